@@ -1,0 +1,38 @@
+"""Deadlines, derived from the state. Whoever sees one pass appends `DeadlinePassed`; the fold checks it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from session_core.events import DeadlineKind
+from session_core.state import Phase, State
+
+
+class Deadline(NamedTuple):
+    """Something that happens at `due_ms` of the store's clock unless the session moves on before."""
+
+    due_ms: int
+    kind: DeadlineKind
+
+
+def deadlines(state: State) -> Iterator[Deadline]:
+    """Give every deadline that the session has at this position; none before it opened or after it ended."""
+    pinned, config, attachment = state.pinned, state.config, state.attachment
+    if state.phase is not Phase.OPEN:
+        return
+    limits = pinned.limits
+    maximum_ms = pinned.opened_ms + limits.max_session_ms
+    yield Deadline(maximum_ms, DeadlineKind.MAXIMUM)
+    if not state.warned:
+        yield Deadline(maximum_ms - limits.warn_before_ms, DeadlineKind.WARNING)
+    if attachment.attached:
+        idle_ms = limits.idle_timeout_ms if config.idle_timeout_s is None else config.idle_timeout_s * 1000
+        yield Deadline(state.active_ms + idle_ms, DeadlineKind.IDLE)
+    else:
+        yield Deadline(attachment.since_ms + limits.disconnect_grace_ms, DeadlineKind.GRACE)
+
+
+def next_deadline(state: State) -> Deadline | None:
+    """Give the earliest deadline, or None."""
+    return min(deadlines(state), default=None)

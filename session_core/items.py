@@ -1,0 +1,58 @@
+"""Conversation items as the history holds them. Audio is named by its range, never carried."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class ItemType(StrEnum):
+    """OpenAI's item types that this service knows."""
+
+    MESSAGE = "message"
+    FUNCTION_CALL = "function_call"
+    FUNCTION_CALL_OUTPUT = "function_call_output"
+
+
+class Role(StrEnum):
+    """Who speaks in a message."""
+
+    USER = "user"
+    ASSISTANT = "assistant"
+    SYSTEM = "system"
+
+
+class ItemStatus(StrEnum):
+    """How far an item is; the only values strict clients parse."""
+
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"
+
+
+class Part(Struct, frozen=True, omit_defaults=True):
+    """One content part: text, or audio with its transcript.
+
+    `kind` is the wire's name: input_text, input_audio, output_text, output_audio. For input audio `first_sample` and
+    `samples` name a range of the session's input at the model's rate; for output audio `samples` counts the output.
+    """
+
+    kind: str
+    text: str | None = None
+    first_sample: int = 0
+    samples: int = 0
+
+
+class Item(Struct, frozen=True, omit_defaults=True):
+    """One entry of the conversation. Lives in the state until it falls out of the bounded history."""
+
+    item_id: str
+    item_type: ItemType = ItemType.MESSAGE
+    role: Role | None = None
+    status: ItemStatus = ItemStatus.COMPLETED
+    parts: tuple[Part, ...] = ()
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | None = None

@@ -1,0 +1,67 @@
+"""The unit clock: what the next unit consists of, and when. Pure; the worker acts on it and journals the outcome."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from session_core.config import Clock
+from session_core.decide import may_begin
+from session_core.state import Phase, State
+
+
+class UnitPlan(NamedTuple):
+    """The next unit of a session: decided once by whoever works on it, and recorded with its outcome."""
+
+    unit: int
+    epoch: int
+    first_sample: int
+    """Where the unit's input begins, at the model's rate."""
+    input_samples: int
+    silence_samples: int
+    """How much silence stands in after the input."""
+    answers: str | None
+    """The response that was asked for and has not begun to speak: the model is to speak now if it can."""
+    may_speak: bool
+    """The model may speak at all: it is asked to, or is speaking, or may begin unasked."""
+
+
+def next_unit(state: State, now_ms: int) -> UnitPlan | None:
+    """Give the unit that is to be worked on now, or None if there is none yet.
+
+    Args:
+        state: the fold, caught up with the journal: silence must not stand in for input that is merely unread.
+        now_ms: the store's time. Time in which the store could not be reached must not have passed.
+    """
+    pinned = state.pinned
+    if state.phase is not Phase.OPEN or pinned.profile.clock is not Clock.UNIT:
+        return None
+    profile, clock, response = pinned.profile, state.clock, state.response
+    received = state.input.received_samples(profile.input_sample_rate_hz)
+    waiting = min(received - clock.consumed_samples, profile.unit_samples)
+    asked = response is not None and not response.speaking
+    due_ms = silence_due_ms(state)
+    if waiting < profile.unit_samples and not asked and (due_ms is None or now_ms < due_ms):
+        return None
+    return UnitPlan(
+        unit=clock.next_unit,
+        epoch=state.epoch,
+        first_sample=clock.consumed_samples,
+        input_samples=waiting,
+        silence_samples=profile.unit_samples - waiting,
+        answers=response.response_id if asked and response is not None else None,
+        may_speak=response is not None or may_begin(state),
+    )
+
+
+def silence_due_ms(state: State) -> int | None:
+    """Give the store's time at which silence stands in for input that has not come; None while the clock rests.
+
+    It rests before the first input, and after `max_silent_units` of silence in which the model only listened.
+    """
+    profile, clock = state.pinned.profile, state.clock
+    speaking = state.response is not None
+    if not speaking and profile.max_silent_units and clock.silent_units >= profile.max_silent_units:
+        return None
+    if not speaking and state.input.received_bytes == 0:
+        return None
+    return clock.covered_ms + profile.silence_grace_ms
