@@ -1,0 +1,136 @@
+"""The contract between the worker and a model. Provisional until two kinds of models have used it (docs/adr/0004).
+
+A *plugin* is one loaded model in one worker process; it serves many sessions and batches their work inside. A *model
+session* is one session's place in it, opened with a context and closed when the session, its worker generation or its
+context is over. Everything a model session holds is a cache of the journal: `ModelPlugin.open` must be able to build the
+same from a `Context`, on another machine, after any unit.
+
+One contract fits both clocks. Unit-clocked models (Moshi family, MiniCPM-o, Nemotron VoiceChat, loopback) step once per
+unit of input, heard or silent. Commit-clocked models (Qwen3-Omni, a chain of recognition, language model and voice) step
+from the moment a response is asked for until they end the turn: there a unit is one piece of the answer, and only the
+first one carries input.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from session_core.config import ModelProfile, SessionConfig
+from session_core.events import Decision, ModelUnitCompleted
+from session_core.items import Item
+from session_core.units import UnitPlan
+
+Pcm = npt.NDArray[np.float32]
+"""Mono samples, nominally within [-1, 1]; the rate is the profile's input or output rate."""
+
+
+class SpeechEdge(NamedTuple):
+    """Where the user's speech starts or stops, as the model hears it: `sample` counts input from the session's start."""
+
+    kind: Literal["started", "stopped"]
+    sample: int
+
+
+class UnitRecord(NamedTuple):
+    """A unit as the journal holds it. `muted`: the model said it, but no client heard of it."""
+
+    completed: ModelUnitCompleted
+    muted: bool
+
+
+class Context(NamedTuple):
+    """All that a model's context at a cursor is built from. A pure function of the journal."""
+
+    session_id: str
+    config: SessionConfig
+    units: tuple[UnitRecord, ...]
+    """The units of the window, oldest first; tokens and codes are taken as they are, never sampled again."""
+    pcm: Pcm
+    """Input of the window: samples [first_sample, first_sample + len(pcm)), up to what the last unit consumed."""
+    first_sample: int
+    history: tuple[Item, ...]
+    epoch: int
+    """The epoch at the cursor; if it is past the last unit's, what that unit was saying is void."""
+
+
+class UnitInput(NamedTuple):
+    """What the model is given for one unit."""
+
+    plan: UnitPlan
+    pcm: Pcm
+    """[unit_samples]: `plan.input_samples` of input, then silence."""
+    interrupted: bool
+    """The epoch advanced since the last unit: stop saying what was being said."""
+    history: tuple[Item, ...]
+
+
+class UnitOutput(NamedTuple):
+    """What came out of one unit. Nothing of it may be lost: with it another owner goes on exactly here."""
+
+    decision: Decision
+    token_ids: tuple[int, ...] = ()
+    codes: bytes = b""
+    """The plugin's own record: whatever besides the token ids its context or codec is rebuilt from."""
+    text: str = ""
+    audio: Pcm | None = None
+    """Output of this unit; None with a decision to speak: `ModelSession.render` gives it in parts."""
+    edges: tuple[SpeechEdge, ...] = ()
+
+
+class RenderedPart(NamedTuple):
+    """A piece of a unit's audio, in order. `last`: the unit is whole."""
+
+    audio: Pcm
+    last: bool
+
+
+class ModelSession(ABC):
+    """One session's place in a model, from a context on. Calls never overlap, except that `render` runs beside `step`."""
+
+    @abstractmethod
+    async def step(self, unit: UnitInput) -> UnitOutput:
+        """Work on the next unit. Units come in order, each once.
+
+        Raises:
+            ModelError: this session cannot go on in this worker; others can.
+        """
+
+    def render(self, unit: ModelUnitCompleted, first_sample: int) -> AsyncIterator[RenderedPart]:
+        """Give the audio of a unit that had none, from `first_sample` of the unit's output on.
+
+        Only for models that render later. The unit may have been worked on by another owner.
+        """
+        raise NotImplementedError(f"{type(self).__name__} renders nothing")
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Give up the place; nothing of the session stays in the model."""
+
+
+class ModelPlugin(ABC):
+    """One loaded model. Lives as long as its worker process."""
+
+    profile: ModelProfile
+    window_units: int = 750
+    """How many of the last units a context needs."""
+    window_samples: int = 0
+    """How much of the last input a context needs, in samples at the model's rate."""
+
+    async def start(self) -> None:
+        """Load; the worker claims no session before this returns."""
+
+    @abstractmethod
+    async def open(self, context: Context) -> ModelSession:
+        """Build the context and give the session its place.
+
+        Raises:
+            ModelError: this session cannot be served here.
+        """
+
+    async def aclose(self) -> None:
+        """Unload; every model session is closed before."""
