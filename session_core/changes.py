@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from session_core.config import SessionConfig
 from session_core.errors import Refusal
-from session_core.events import DeadlineKind, ModelUnitCompleted
-from session_core.items import Item
-from session_core.state import Attachment, EndReason, Pinned, Response
+from session_core.events import ModelUnitCompleted, ToolCall
+from session_core.items import Item, ItemStatus
+from session_core.state import Attachment, EndReason, Message, Pinned, Response
 
 
 class Change(Struct, frozen=True, gc=False):
@@ -93,6 +93,33 @@ class ItemInserted(Change, frozen=True):
     index: int
 
 
+class ItemRetrieved(Change, frozen=True):
+    """The client wants to see `item`."""
+
+    item: Item
+
+
+class ItemDeleted(Change, frozen=True):
+    """The item is out of the history."""
+
+    item_id: str
+
+
+class ItemTruncated(Change, frozen=True):
+    """The item's audio was heard up to `heard_samples` of its output format."""
+
+    item_id: str
+    content_index: int
+    audio_end_ms: int
+    heard_samples: int
+
+
+class TextReceived(Change, frozen=True):
+    """Text came into the turn."""
+
+    text: str
+
+
 class SpeechBegan(Change, frozen=True):
     """The user speaks."""
 
@@ -114,13 +141,19 @@ class UnitTaken(Change, frozen=True):
 
 
 class ResponseBegan(Change, frozen=True):
-    """A response is in progress."""
+    """A response is in progress; `outside` the conversation or in it."""
 
     response: Response
 
 
+class MessageOpened(Change, frozen=True):
+    """The response begins to say an item."""
+
+    message: Message
+
+
 class Spoken(Change, frozen=True):
-    """The response says something. `audio` None: it follows in parts. `unit` is None for such a part."""
+    """The open message goes on. `audio` None: it follows in parts. `unit` is None for such a part."""
 
     audio: bytes | None
     text: str = ""
@@ -130,6 +163,22 @@ class Spoken(Change, frozen=True):
     last_part: bool = False
 
 
+class MessageClosed(Change, frozen=True):
+    """The open message is over: whole, or as far as it was heard."""
+
+    status: ItemStatus
+
+
+class ToolCalled(Change, frozen=True):
+    """The response calls a function."""
+
+    call: ToolCall
+
+
+class TurnEnded(Change, frozen=True):
+    """The model said its last unit; the response ends with the last part of its audio."""
+
+
 class Listened(Change, frozen=True):
     """The model was asked and goes on listening."""
 
@@ -137,11 +186,64 @@ class Listened(Change, frozen=True):
 
 
 class ResponseEnded(Change, frozen=True):
-    """The response in progress is over."""
+    """The response in progress is over; its message was closed before."""
 
     status: str
     reason: str | None = None
     cause: str | None = None
+
+
+class SideSpoken(Change, frozen=True):
+    """A response outside the conversation gives all or more of its one message."""
+
+    response_id: str
+    text: str
+    audio: bytes
+    tokens: int
+
+
+class SideEnded(Change, frozen=True):
+    """A response outside the conversation is over."""
+
+    response_id: str
+    status: str
+    calls: tuple[ToolCall, ...] = ()
+
+
+class OutputCleared(Change, frozen=True):
+    """Output audio that was not heard is void."""
+
+    response_id: str
+
+
+class OverlapDecided(Change, frozen=True):
+    """What the user's speech does to the response in progress."""
+
+    action: str
+    reason: str
+
+
+class Signalled(Change, frozen=True):
+    """A turn transition that the client saw."""
+
+    signal: str
+
+
+class Transcribed(Change, frozen=True):
+    """A user item has its transcript, or will have none."""
+
+    item_id: str
+    text: str
+    duration_ms: int
+    error: str | None
+
+
+class SilencePassed(Change, frozen=True):
+    """The user said nothing for turn detection's idle timeout."""
+
+    first_sample: int
+    end_sample: int
+    item_id: str
 
 
 class EpochAdvanced(Change, frozen=True):
@@ -169,8 +271,6 @@ class Refused(Change, frozen=True):
 class Warned(Change, frozen=True):
     """The session maximum is near."""
 
-    kind: DeadlineKind
-
 
 class Ended(Change, frozen=True):
     """The session is over."""
@@ -190,13 +290,28 @@ AnyChange: TypeAlias = (
     | AudioCommitted
     | InputDropped
     | ItemInserted
+    | ItemRetrieved
+    | ItemDeleted
+    | ItemTruncated
+    | TextReceived
     | SpeechBegan
     | SpeechEnded
     | UnitTaken
     | ResponseBegan
+    | MessageOpened
     | Spoken
+    | MessageClosed
+    | ToolCalled
+    | TurnEnded
     | Listened
     | ResponseEnded
+    | SideSpoken
+    | SideEnded
+    | OutputCleared
+    | OverlapDecided
+    | Signalled
+    | Transcribed
+    | SilencePassed
     | EpochAdvanced
     | PlaybackMoved
     | HeartbeatSeen

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
-from session_core.config import SessionPatch
+from session_core.config import JsonObject, Modality, SessionPatch, Tool
 from session_core.items import Item
 
 
@@ -59,12 +59,50 @@ class CreateItem(Command, tag="ic1", frozen=True):
     event_id: str | None = None
 
 
+class RetrieveItem(Command, tag="ir1", frozen=True):
+    """Show an item as the history holds it."""
+
+    item_id: str
+    event_id: str | None = None
+
+
+class DeleteItem(Command, tag="id1", frozen=True):
+    """Take an item out of the history."""
+
+    item_id: str
+    event_id: str | None = None
+
+
+class TruncateItem(Command, tag="it1", frozen=True):
+    """Cut an assistant's audio and its transcript to what the user heard."""
+
+    item_id: str
+    content_index: int
+    audio_end_ms: int
+    event_id: str | None = None
+
+
+class AppendText(Command, tag="ta1", frozen=True):
+    """Add text to the turn that is being spoken."""
+
+    text: str
+    event_id: str | None = None
+
+
 class ResponseOptions(Struct, frozen=True, omit_defaults=True):
     """Overrides for one response; they never reach the session's configuration."""
 
     instructions: str | UnsetType = UNSET
+    output_modality: Modality | UnsetType = UNSET
     max_output_tokens: int | UnsetType | None = UNSET
+    temperature: float | UnsetType | None = UNSET
+    tools: tuple[Tool, ...] | UnsetType = UNSET
+    tool_choice: str | JsonObject | UnsetType = UNSET
     metadata: dict[str, str] | None = None
+    outside: bool = False
+    """`conversation: "none"`: beside the conversation, from `input` alone or the history, leaving no item."""
+    input: tuple[Item, ...] | None = None
+    """The response's own context; None: the conversation."""
 
 
 class CreateResponse(Command, tag="rc1", frozen=True):
@@ -78,6 +116,25 @@ class CancelResponse(Command, tag="rx1", frozen=True):
     """Stop the active response, or the named one if it is the active one."""
 
     response_id: str | None = None
+    event_id: str | None = None
+
+
+class ClearOutput(Command, tag="oc1", frozen=True):
+    """Drop output audio that was not heard yet; the response in progress ends."""
+
+    event_id: str | None = None
+
+
+class BargeIn(Command, tag="bi1", frozen=True):
+    """The client heard the user interrupt."""
+
+    event_id: str | None = None
+
+
+class SignalTurn(Command, tag="ts1", frozen=True):
+    """A turn transition that the client saw, told back as `turn.event`."""
+
+    signal: str
     event_id: str | None = None
 
 
@@ -112,8 +169,15 @@ AnyCommand: TypeAlias = (
     | CommitInput
     | ClearInput
     | CreateItem
+    | RetrieveItem
+    | DeleteItem
+    | TruncateItem
+    | AppendText
     | CreateResponse
     | CancelResponse
+    | ClearOutput
+    | BargeIn
+    | SignalTurn
     | AckPlayback
     | Heartbeat
     | ConfirmAttachment

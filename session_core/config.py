@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
 from session_core.audio import AudioFormat
+
+
+JsonObject: TypeAlias = dict[str, Any]
+"""JSON that the session keeps and hands on without looking inside, such as a tool's parameter schema."""
 
 
 class Clock(StrEnum):
@@ -38,6 +43,20 @@ class CommitPolicy(StrEnum):
     COMMIT_ALL_ON_DONE = "commit_all_on_done"
 
 
+class Modality(StrEnum):
+    """What a response is made of. Audio always has its transcript."""
+
+    AUDIO = "audio"
+    TEXT = "text"
+
+
+class OverlapPolicy(StrEnum):
+    """What the user's speech does to a response in progress."""
+
+    LISTEN_ONLY = "listen_only"
+    BARGE_IN_ON_SPEECH = "barge_in_on_speech"
+
+
 class ModelProfile(Struct, frozen=True):
     """What the fold has to know of a model. Pinned in `SessionOpened`, so a replay needs no model."""
 
@@ -54,11 +73,22 @@ class ModelProfile(Struct, frozen=True):
     reports_speech: bool = False
     """The model itself tells where the user's speech starts and stops."""
     supports_text: bool = False
+    """Takes text items and text in a live turn, and can answer in text."""
+    supports_barge_in: bool = True
+    supports_tools: bool = False
 
     @property
     def unit_ms(self) -> int:
         """Duration of a unit in milliseconds."""
         return self.unit_samples * 1000 // self.input_sample_rate_hz
+
+
+class RateLimit(Struct, frozen=True):
+    """At most `limit` responses (`requests`) or output tokens (`tokens`) in each window of `window_s`."""
+
+    name: str
+    limit: int
+    window_s: int = 60
 
 
 class Limits(Struct, frozen=True):
@@ -75,17 +105,40 @@ class Limits(Struct, frozen=True):
     """Worker generations in a row that had work and completed no unit, before the session is given up."""
     max_history_items: int = 256
     min_commit_ms: int = 100
-    max_open_renders: int = 256
+    max_side_responses: int = 8
+    """Responses outside the conversation that may be in progress at once."""
+    rate_limits: tuple[RateLimit, ...] = ()
 
 
-class ServerVad(Struct, frozen=True):
-    """Server-side turn detection. Field names, defaults and meaning are OpenAI's `server_vad`."""
+class TurnDetection(Struct, frozen=True):
+    """Server-side turn detection. Field names, defaults and meaning are OpenAI's."""
 
+    kind: str = "server_vad"
     threshold: float = 0.5
     prefix_padding_ms: int = 300
     silence_duration_ms: int = 500
+    idle_timeout_ms: int | None = None
+    """Ask for a response when the user says nothing for so long after the last one was played. None: never."""
+    eagerness: str = "auto"
+    """Of `semantic_vad` only."""
     create_response: bool = True
     interrupt_response: bool = True
+
+
+class Transcription(Struct, frozen=True):
+    """The user's audio is transcribed, beside the model, by a stage of its own."""
+
+    model: str
+    language: str | None = None
+    prompt: str | None = None
+
+
+class Tool(Struct, frozen=True):
+    """A function that the model may call."""
+
+    name: str
+    description: str = ""
+    parameters: JsonObject = {}
 
 
 class SessionConfig(Struct, frozen=True):
@@ -96,10 +149,23 @@ class SessionConfig(Struct, frozen=True):
     output_format: AudioFormat = AudioFormat()
     instructions: str = ""
     voice: str = "default"
-    turn_detection: ServerVad | None = None
+    turn_detection: TurnDetection | None = None
     auto_response: bool = False
     """Duplex way: a commit asks for a response, and the model may speak unasked."""
-    playback_commit_policy: CommitPolicy = CommitPolicy.ACK_ONLY
+    output_modality: Modality = Modality.AUDIO
+    transcription: Transcription | None = None
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str | JsonObject = "auto"
+    playback_commit_policy: CommitPolicy = CommitPolicy.COMMIT_ALL_ON_DONE
+    overlap_policy: OverlapPolicy = OverlapPolicy.BARGE_IN_ON_SPEECH
+    """Duplex way; on OpenAI's way `turn_detection.interrupt_response` decides."""
+    overlap_barge_in_ms: int = 0
+    """Speech over a response interrupts it once it has lasted so long; 0: at once. Shorter speech is an acknowledgement."""
+    speed: float = 1.0
+    noise_reduction: JsonObject | None = None
+    tracing: str | JsonObject | None = None
+    truncation: str | JsonObject = "auto"
+    """These four are kept and echoed; no model here acts on them."""
     idle_timeout_s: int | None = None
     """None: the deployment's `Limits.idle_timeout_ms`."""
     temperature: float | None = None
@@ -115,9 +181,19 @@ class SessionPatch(Struct, frozen=True, omit_defaults=True):
     output_format: AudioFormat | UnsetType = UNSET
     instructions: str | UnsetType = UNSET
     voice: str | UnsetType = UNSET
-    turn_detection: ServerVad | UnsetType | None = UNSET
+    turn_detection: TurnDetection | UnsetType | None = UNSET
     auto_response: bool | UnsetType = UNSET
+    output_modality: Modality | UnsetType = UNSET
+    transcription: Transcription | UnsetType | None = UNSET
+    tools: tuple[Tool, ...] | UnsetType = UNSET
+    tool_choice: str | JsonObject | UnsetType = UNSET
     playback_commit_policy: CommitPolicy | UnsetType = UNSET
+    overlap_policy: OverlapPolicy | UnsetType = UNSET
+    overlap_barge_in_ms: int | UnsetType = UNSET
+    speed: float | UnsetType = UNSET
+    noise_reduction: JsonObject | UnsetType | None = UNSET
+    tracing: str | JsonObject | UnsetType | None = UNSET
+    truncation: str | JsonObject | UnsetType = UNSET
     idle_timeout_s: int | UnsetType | None = UNSET
     temperature: float | UnsetType | None = UNSET
     max_output_tokens: int | UnsetType | None = UNSET

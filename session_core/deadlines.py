@@ -26,11 +26,21 @@ def deadlines(state: State) -> Iterator[Deadline]:
     yield Deadline(maximum_ms, DeadlineKind.MAXIMUM)
     if not state.warned:
         yield Deadline(maximum_ms - limits.warn_before_ms, DeadlineKind.WARNING)
+    detection, ledger = config.turn_detection, state.playback
+    if detection is not None and detection.idle_timeout_ms is not None and _waits_for_user(state):
+        yield Deadline(ledger.ends_ms + detection.idle_timeout_ms, DeadlineKind.SILENCE)
     if attachment.attached:
         idle_ms = limits.idle_timeout_ms if config.idle_timeout_s is None else config.idle_timeout_s * 1000
         yield Deadline(state.active_ms + idle_ms, DeadlineKind.IDLE)
     else:
         yield Deadline(attachment.since_ms + limits.disconnect_grace_ms, DeadlineKind.GRACE)
+
+
+def _waits_for_user(state: State) -> bool:
+    """The last response was played out, and the user has neither spoken nor committed since."""
+    quiet = state.response is None and state.input.speech_from is None
+    last = state.history[-1].item_id if state.history else ""
+    return quiet and state.playback.item_id != "" and last == state.playback.item_id
 
 
 def next_deadline(state: State) -> Deadline | None:

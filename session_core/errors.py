@@ -45,7 +45,17 @@ class Cause(Enum):
     MODEL_CHANGE = _Codes("invalid_value", "model_update_unsupported")
     VOICE_CHANGE = _Codes("cannot_update_voice", "voice_update_after_audio_unsupported")
     BAD_AUDIO = _Codes("invalid_value", "bad_audio")
-    TEXT_UNSUPPORTED = _Codes("invalid_value", "text_only_turn_unsupported")
+    UNKNOWN_ITEM_RETRIEVE = _Codes("item_retrieve_invalid_item_id", "item_not_found")
+    UNKNOWN_ITEM_DELETE = _Codes("item_delete_invalid_item_id", "item_not_found")
+    UNKNOWN_ITEM_TRUNCATE = _Codes("item_truncate_invalid_item_id", "item_not_found")
+    NOT_AUDIO = _Codes("unsupported_content_type", "unsupported_content_type")
+    BEYOND_AUDIO = _Codes("invalid_value", "invalid_value")
+    UNKNOWN_CALL = _Codes("invalid_value", "invalid_function_call_output")
+    BARGE_IN_UNSUPPORTED = _Codes("invalid_value", "barge_in_unsupported")
+    NOTHING_TO_CLEAR = _Codes("invalid_value", "response_not_active")
+    RATE_LIMITED = _Codes("rate_limit_exceeded", "resource_exhausted")
+    TOO_MANY_SIDE_RESPONSES = _Codes("rate_limit_exceeded", "resource_exhausted")
+    LIVE_TEXT_UNSUPPORTED = _Codes("invalid_value", "native_text_append_unsupported")
 
     def code(self, way: Way) -> str:
         """The code that clients of this way of opening know."""

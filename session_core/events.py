@@ -85,6 +85,14 @@ class Decision(StrEnum):
     TURN_END = "turn_end"
 
 
+class ToolCall(Struct, frozen=True, array_like=True):
+    """A function call of the model, whole. `arguments` is JSON text as the model wrote it."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
 class ModelUnitCompleted(Event, tag="mu1", frozen=True):
     """One whole unit: what went in, exactly, and what came out, exactly. Half a unit is never in the journal.
 
@@ -104,6 +112,8 @@ class ModelUnitCompleted(Event, tag="mu1", frozen=True):
     text: str = ""
     audio: bytes | None = b""
     answers: str | None = None
+    calls: tuple[ToolCall, ...] = ()
+    """Function calls, after the text and audio of this unit."""
 
 
 class OutputRendered(Event, tag="or1", frozen=True):
@@ -119,6 +129,26 @@ class OutputRendered(Event, tag="or1", frozen=True):
     last: bool
 
 
+class SideOutput(Event, tag="so2", frozen=True):
+    """A piece of a response outside the conversation; `last` ends it."""
+
+    response_id: str
+    text: str = ""
+    audio: bytes = b""
+    calls: tuple[ToolCall, ...] = ()
+    tokens: int = 0
+    last: bool = True
+
+
+class InputTranscribed(Event, tag="it2", frozen=True):
+    """The transcription stage is done with a user item. `error` is for clients: a short reason, never an exception."""
+
+    item_id: str
+    text: str = ""
+    duration_ms: int = 0
+    error: str | None = None
+
+
 class ModelFailed(Event, tag="mf1", frozen=True):
     """The worker of this stamp cannot go on with this session. `reason` is for operators, never for clients."""
 
@@ -126,12 +156,13 @@ class ModelFailed(Event, tag="mf1", frozen=True):
 
 
 class DeadlineKind(StrEnum):
-    """What a session can run out of. WARNING announces MAXIMUM."""
+    """What a session can run out of. WARNING announces MAXIMUM; SILENCE is turn detection's `idle_timeout_ms`."""
 
     IDLE = "idle"
     GRACE = "grace"
     WARNING = "warning"
     MAXIMUM = "maximum"
+    SILENCE = "silence"
 
 
 class DeadlinePassed(Event, tag="dp1", frozen=True):
@@ -158,6 +189,8 @@ AnyEvent: TypeAlias = (
     | SpeechStopped
     | ModelUnitCompleted
     | OutputRendered
+    | SideOutput
+    | InputTranscribed
     | ModelFailed
     | DeadlinePassed
     | OutboundDigest

@@ -8,14 +8,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from session_core import changes as ch
-from session_core.audio import samples_to_ms
+from session_core.config import CommitPolicy
+from session_core.derive import call_item, closed_message, cut_part, message_id, received_samples, sent_ms
 from session_core.errors import BrokenInvariant
 from session_core.events import Decision, ModelUnitCompleted
-from session_core.items import Item, ItemStatus, Part, Role
+from session_core.items import Item, ItemStatus, Mark, Role
 from session_core.state import (
     Attachment,
+    Message,
     Phase,
     Playback,
+    Rate,
     Render,
     Response,
     State,
@@ -36,6 +39,7 @@ def _opened(state: State, change: ch.Opened) -> State:
         pinned=change.pinned,
         config=change.config,
         attachment=Attachment(since_ms=state.now_ms),
+        rates=tuple(Rate(state.now_ms) for _ in change.pinned.limits.rate_limits),
         active_ms=state.now_ms,
     )
 
@@ -73,27 +77,73 @@ def _audio_received(state: State, change: ch.AudioReceived) -> State:
     )
 
 
+def _text_received(state: State, change: ch.TextReceived) -> State:
+    return replace(state, input=replace(state.input, text=state.input.text + change.text))
+
+
 def _audio_committed(state: State, change: ch.AudioCommitted) -> State:
-    buffer = state.input
-    speech_from = None if buffer.speech_from is None else change.upto_samples
+    """Speech that runs over a commit goes on from there, as an item of its own."""
+    goes_on = state.input.speech_from is not None
     buffer = replace(
-        buffer, committed_samples=change.upto_samples, speech_from=speech_from, speech_item_id=None
+        state.input,
+        committed_samples=change.upto_samples,
+        speech_from=change.upto_samples if goes_on else None,
+        speech_item_id=f"{change.item.item_id}_next" if goes_on else None,
+        text="",
     )
-    return replace(
-        state, input=buffer, turn=state.turn + 1, history=_remember(state, change.item, len(state.history))
-    )
+    transcribing = state.transcribing
+    if state.config.transcription is not None and change.item.parts[0].kind == "input_audio":
+        transcribing = (*transcribing, change.item.item_id)
+    history = _remember(state, change.item, len(state.history))
+    return replace(state, input=buffer, turn=state.turn + 1, history=history, transcribing=transcribing)
 
 
 def _input_dropped(state: State, change: ch.InputDropped) -> State:
     upto = change.upto_samples
     buffer = replace(
-        state.input, committed_samples=upto, pending_bytes=0, speech_from=None, speech_item_id=None
+        state.input, committed_samples=upto, pending_bytes=0, speech_from=None, speech_item_id=None, text=""
     )
     return replace(state, input=buffer, clock=replace(state.clock, consumed_samples=upto))
 
 
 def _item_inserted(state: State, change: ch.ItemInserted) -> State:
     return replace(state, history=_remember(state, change.item, change.index))
+
+
+def _item_deleted(state: State, change: ch.ItemDeleted) -> State:
+    history = tuple(item for item in state.history if item.item_id != change.item_id)
+    transcribing = tuple(item_id for item_id in state.transcribing if item_id != change.item_id)
+    return replace(state, history=history, transcribing=transcribing)
+
+
+def _item_truncated(state: State, change: ch.ItemTruncated) -> State:
+    """Cut the item in the history; of one that is being said note the cut for when it closes. Acks move it no more."""
+    settled = (
+        replace(state.playback, settled=True) if state.playback.item_id == change.item_id else state.playback
+    )
+    response = state.response
+    if response is not None and response.message is not None and response.message.item_id == change.item_id:
+        message = replace(response.message, heard_samples=change.heard_samples)
+        return replace(state, playback=settled, response=replace(response, message=message))
+    history = tuple(
+        cut_part(item, change.content_index, change.heard_samples) if item.item_id == change.item_id else item
+        for item in state.history
+    )
+    return replace(state, playback=settled, history=history)
+
+
+def _transcribed(state: State, change: ch.Transcribed) -> State:
+    """The transcript stands in the item's audio part; None if it failed."""
+    transcribing = tuple(item_id for item_id in state.transcribing if item_id != change.item_id)
+    history = tuple(
+        _with_transcript(item, change) if item.item_id == change.item_id else item for item in state.history
+    )
+    return replace(state, transcribing=transcribing, history=history)
+
+
+def _with_transcript(item: Item, change: ch.Transcribed) -> Item:
+    text = change.text if change.error is None else None
+    return replace(item, parts=(replace(item.parts[0], text=text), *item.parts[1:]))
 
 
 def _speech_began(state: State, change: ch.SpeechBegan) -> State:
@@ -103,7 +153,7 @@ def _speech_began(state: State, change: ch.SpeechBegan) -> State:
 
 
 def _speech_ended(state: State, change: ch.SpeechEnded) -> State:
-    return replace(state, input=replace(state.input, speech_from=None))
+    return replace(state, input=replace(state.input, speech_from=None, speech_item_id=None))
 
 
 def _unit_taken(state: State, change: ch.UnitTaken) -> State:
@@ -113,6 +163,7 @@ def _unit_taken(state: State, change: ch.UnitTaken) -> State:
         clock=_clock_after(state, change.unit),
         input=replace(state.input, pending_bytes=_pending_after(state, change.unit)),
         worker=replace(worker, completed_units=worker.completed_units + 1),
+        playback=_settle(state.playback),
     )
 
 
@@ -137,69 +188,149 @@ def _clock_after(state: State, unit: ModelUnitCompleted) -> UnitClock:
 
 def _pending_after(state: State, unit: ModelUnitCompleted) -> int:
     """Bytes that still wait: what waits in samples, as its share of what came in. Exact at one format, fair at several."""
-    buffer = state.input
-    received = buffer.received_samples(state.pinned.profile.input_sample_rate_hz)
+    received = received_samples(state)
     waited = received - state.clock.consumed_samples
     left = received - max(state.clock.consumed_samples, unit.first_sample + unit.input_samples)
-    return buffer.pending_bytes * left // waited if waited > 0 else 0
+    return state.input.pending_bytes * left // waited if waited > 0 else 0
 
 
 def _response_began(state: State, change: ch.ResponseBegan) -> State:
-    turn = state.turn if change.response.requested else state.turn + 1
-    return replace(state, response=change.response, turn=turn)
+    response = change.response
+    state = replace(state, rates=_used(state, "requests", 1))
+    if response.options.outside:
+        return replace(state, side=(*state.side, response))
+    turn = state.turn if response.requested else state.turn + 1
+    return replace(state, response=response, turn=turn, playback=_settle(state.playback))
+
+
+def _settle(ledger: Playback) -> Playback:
+    """Something newer is about to use the heard point of an interrupted message: it is fixed from here on."""
+    return replace(ledger, settled=True) if ledger.interrupted and not ledger.settled else ledger
+
+
+def _message_opened(state: State, change: ch.MessageOpened) -> State:
+    response, message = _active(state), change.message
+    item = Item(message.item_id, role=Role.ASSISTANT, status=ItemStatus.IN_PROGRESS)
+    history = _remember(state, item, len(state.history))
+    return replace(state, history=history, response=replace(response, message=message))
 
 
 def _spoken(state: State, change: ch.Spoken) -> State:
     response = _active(state)
-    history, playback = state.history, state.playback
-    if not response.speaking:
-        item = Item(response.item_id, role=Role.ASSISTANT, status=ItemStatus.IN_PROGRESS)
-        history, playback = (
-            _remember(state, item, len(history)),
-            Playback(response.response_id, response.item_id),
-        )
-    samples = response.samples + response.output_format.samples(len(change.audio or b""))
-    sent_ms = samples_to_ms(samples, response.output_format.sample_rate_hz)
+    message = response.message
+    if message is None:
+        raise BrokenInvariant("output without a message")
+    rendering, renders = state.renders[0] if change.unit is None else None, state.renders
+    text = message.text + change.text
+    marks = message.marks
+    if rendering is not None:
+        renders = _renders_after(renders, change, response)
+        if rendering.next_part == 0:
+            marks = _marked(marks, message.samples, rendering.chars)
+    elif change.audio is None:
+        renders = (*renders, Render(change.unit or 0, len(text)))
+    else:
+        marks = _marked(marks, message.samples, len(text))
+    samples = message.samples + response.output_format.samples(len(change.audio or b""))
+    message = replace(message, text=text, samples=samples, marks=marks)
+    tokens = response.output_tokens + change.tokens
     return replace(
         state,
-        history=history,
-        playback=replace(playback, sent_ms=sent_ms),
-        renders=_renders_after(state, change),
-        response=replace(
-            response,
-            speaking=True,
-            turn_ended=response.turn_ended or change.end_of_turn,
-            transcript=response.transcript + change.text,
-            output_tokens=response.output_tokens + change.tokens,
-            samples=samples,
-        ),
+        renders=renders,
+        playback=_sent(state, response, message) if change.audio else state.playback,
+        response=replace(response, message=message, output_tokens=tokens),
     )
 
 
-def _renders_after(state: State, change: ch.Spoken) -> tuple[Render, ...]:
-    if change.unit is not None:
-        return (*state.renders, Render(change.unit)) if change.audio is None else state.renders
-    due, *later = state.renders
+def _marked(marks: tuple[Mark, ...], sample: int, chars: int) -> tuple[Mark, ...]:
+    """Note where new text begins to be said; audio without new text adds nothing."""
+    return (*marks, Mark(sample, chars)) if chars > (marks[-1].chars if marks else 0) else marks
+
+
+def _sent(state: State, response: Response, message: Message) -> Playback:
+    """The ledger with the audio given out so far; a message's first audio opens a new one."""
+    ledger = state.playback
+    if ledger.item_id != message.item_id:
+        ledger = Playback(
+            response.response_id, message.item_id, response.output_format, began_ms=state.now_ms
+        )
+    return replace(ledger, sent_ms=sent_ms(message, response))
+
+
+def _renders_after(renders: tuple[Render, ...], change: ch.Spoken, response: Response) -> tuple[Render, ...]:
+    due, *later = renders
     if change.last_part:
         return tuple(later)
-    samples = _active(state).output_format.samples(len(change.audio or b""))
+    samples = response.output_format.samples(len(change.audio or b""))
     return (replace(due, next_part=due.next_part + 1, next_sample=due.next_sample + samples), *later)
 
 
-def _response_ended(state: State, change: ch.ResponseEnded) -> State:
-    response = _active(state)
-    status = ItemStatus.COMPLETED if change.status == "completed" else ItemStatus.INCOMPLETE
-    history = tuple(
-        finished_item(response, status) if item.item_id == response.item_id else item
-        for item in state.history
+def _message_closed(state: State, change: ch.MessageClosed) -> State:
+    response, item = _active(state), closed_message(state, change.status)
+    history = tuple(item if old.item_id == item.item_id else old for old in state.history)
+    ledger = state.playback
+    if ledger.item_id == item.item_id:
+        whole = change.status is ItemStatus.COMPLETED
+        cut = ledger.settled or (
+            whole and state.config.playback_commit_policy is CommitPolicy.COMMIT_ALL_ON_DONE
+        )
+        ledger = replace(ledger, interrupted=not whole, settled=cut)
+    outputs = (*response.outputs, item)
+    return replace(
+        state, history=history, playback=ledger, response=replace(response, message=None, outputs=outputs)
     )
-    return replace(state, response=None, renders=(), history=history)
 
 
-def finished_item(response: Response, status: ItemStatus) -> Item:
-    """The assistant item that a response leaves behind."""
-    part = Part("output_audio", text=response.transcript, samples=response.samples)
-    return Item(response.item_id, role=Role.ASSISTANT, status=status, parts=(part,))
+def _tool_called(state: State, change: ch.ToolCalled) -> State:
+    response = _active(state)
+    item = call_item(response, change.call)
+    history = _remember(state, item, len(state.history))
+    return replace(state, history=history, response=replace(response, outputs=(*response.outputs, item)))
+
+
+def _turn_ended(state: State, change: ch.TurnEnded) -> State:
+    return replace(state, response=replace(_active(state), turn_ended=True))
+
+
+def _response_ended(state: State, change: ch.ResponseEnded) -> State:
+    rates = _used(state, "tokens", _active(state).output_tokens)
+    return replace(state, response=None, renders=(), rates=rates)
+
+
+def _side_spoken(state: State, change: ch.SideSpoken) -> State:
+    return replace(state, side=tuple(_side_after(one, change) for one in state.side))
+
+
+def _side_after(response: Response, change: ch.SideSpoken) -> Response:
+    if response.response_id != change.response_id:
+        return response
+    message = response.message or Message(message_id(response), 0, response.modality)
+    message = replace(
+        message,
+        text=message.text + change.text,
+        samples=message.samples + response.output_format.samples(len(change.audio)),
+    )
+    return replace(response, message=message, output_tokens=response.output_tokens + change.tokens)
+
+
+def _side_ended(state: State, change: ch.SideEnded) -> State:
+    tokens = sum(one.output_tokens for one in state.side if one.response_id == change.response_id)
+    side = tuple(one for one in state.side if one.response_id != change.response_id)
+    return replace(state, side=side, rates=_used(state, "tokens", tokens))
+
+
+def _used(state: State, name: str, amount: int) -> tuple[Rate, ...]:
+    """Count use against the rate limits of this name; a window that is over starts anew."""
+    return tuple(
+        _rate_after(rate, state.now_ms, limit.window_s * 1000, amount if limit.name == name else 0)
+        for limit, rate in zip(state.pinned.limits.rate_limits, state.rates, strict=True)
+    )
+
+
+def _rate_after(rate: Rate, now_ms: int, window_ms: int, amount: int) -> Rate:
+    if now_ms >= rate.window_from_ms + window_ms:
+        rate = Rate(now_ms)
+    return replace(rate, used=rate.used + amount)
 
 
 def _epoch_advanced(state: State, change: ch.EpochAdvanced) -> State:
@@ -207,8 +338,18 @@ def _epoch_advanced(state: State, change: ch.EpochAdvanced) -> State:
 
 
 def _playback_moved(state: State, change: ch.PlaybackMoved) -> State:
-    ledger = replace(state.playback, played_ms=change.played_ms, committed_ms=change.committed_ms)
-    return replace(state, playback=ledger)
+    """Move the ledger and, while the heard point is open, the end of the item in the history."""
+    ledger = replace(
+        state.playback, played_ms=change.played_ms, committed_ms=change.committed_ms, acknowledged=True
+    )
+    history = state.history
+    if not ledger.settled:
+        heard = change.committed_ms * ledger.output_format.sample_rate_hz // 1000
+        history = tuple(
+            cut_part(item, 0, heard) if item.item_id == ledger.item_id and item.parts else item
+            for item in history
+        )
+    return replace(state, playback=ledger, history=history)
 
 
 def _warned(state: State, change: ch.Warned) -> State:
@@ -247,13 +388,28 @@ _EVOLVE: dict[type[ch.Change], Callable[[State, Any], State]] = {
     ch.AudioCommitted: _audio_committed,
     ch.InputDropped: _input_dropped,
     ch.ItemInserted: _item_inserted,
+    ch.ItemRetrieved: _same,
+    ch.ItemDeleted: _item_deleted,
+    ch.ItemTruncated: _item_truncated,
+    ch.TextReceived: _text_received,
     ch.SpeechBegan: _speech_began,
     ch.SpeechEnded: _speech_ended,
     ch.UnitTaken: _unit_taken,
     ch.ResponseBegan: _response_began,
+    ch.MessageOpened: _message_opened,
     ch.Spoken: _spoken,
+    ch.MessageClosed: _message_closed,
+    ch.ToolCalled: _tool_called,
+    ch.TurnEnded: _turn_ended,
     ch.Listened: _same,
     ch.ResponseEnded: _response_ended,
+    ch.SideSpoken: _side_spoken,
+    ch.SideEnded: _side_ended,
+    ch.OutputCleared: _same,
+    ch.OverlapDecided: _same,
+    ch.Signalled: _same,
+    ch.Transcribed: _transcribed,
+    ch.SilencePassed: _same,
     ch.EpochAdvanced: _epoch_advanced,
     ch.PlaybackMoved: _playback_moved,
     ch.HeartbeatSeen: _same,

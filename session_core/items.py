@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -31,17 +32,37 @@ class ItemStatus(StrEnum):
     INCOMPLETE = "incomplete"
 
 
+class Mark(NamedTuple):
+    """From `sample` of the output on, the text up to `chars` characters is being said."""
+
+    sample: int
+    chars: int
+
+
 class Part(Struct, frozen=True, omit_defaults=True):
     """One content part: text, or audio with its transcript.
 
     `kind` is the wire's name: input_text, input_audio, output_text, output_audio. For input audio `first_sample` and
-    `samples` name a range of the session's input at the model's rate; for output audio `samples` counts the output.
+    `samples` name a range of the session's input at the model's rate; for output audio `samples` counts what was sent.
     """
 
     kind: str
     text: str | None = None
     first_sample: int = 0
     samples: int = 0
+    sample_rate_hz: int = 0
+    marks: tuple[Mark, ...] = ()
+    heard_samples: int | None = None
+    """How much of the output audio the user heard; None: all of it. What was sent stays known, so it can be cut again."""
+
+    @property
+    def heard_text(self) -> str | None:
+        """The text as far as it was heard."""
+        if self.heard_samples is None or self.text is None:
+            return self.text
+        return self.text[
+            : max((mark.chars for mark in self.marks if mark.sample < self.heard_samples), default=0)
+        ]
 
 
 class Item(Struct, frozen=True, omit_defaults=True):

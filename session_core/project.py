@@ -13,10 +13,18 @@ from msgspec import UNSET
 from session_core import changes as ch
 from session_core import views, wire
 from session_core.audio import samples_to_ms
-from session_core.config import Way
-from session_core.evolve import finished_item
+from session_core.config import Modality, Way
+from session_core.derive import (
+    call_item,
+    closed_message,
+    find_item,
+    item_before,
+    message_id,
+    message_item,
+)
+from session_core.errors import BrokenInvariant
 from session_core.items import Item, ItemStatus
-from session_core.state import EndReason, Response, State
+from session_core.state import EndReason, Message, Response, State
 
 Events: TypeAlias = Sequence[wire.ServerEvent]
 SILENT: Events = ()
@@ -79,8 +87,21 @@ def _refused(before: State, change: ch.Refused, after: State) -> Events:
     return (wire.ErrorEvent(error=detail),)
 
 
+def _signalled(before: State, change: ch.Signalled, after: State) -> Events:
+    return (_turn_event(after, change.signal),)
+
+
 def _warned(before: State, change: ch.Warned, after: State) -> Events:
-    return (wire.TurnEvent(event="session_expiring", expires_at=views.expires_at(after)),)
+    return (_turn_event(after, "session_expiring", views.expires_at(after)),)
+
+
+def _turn_event(state: State, event: str, expires_at: int | None = None) -> wire.TurnEvent:
+    return wire.TurnEvent(
+        session_id=state.pinned.session_id,
+        event=event,
+        turn_state=views.turn_state(state),
+        expires_at=UNSET if expires_at is None else expires_at,
+    )
 
 
 _END_ERRORS = {
@@ -105,7 +126,7 @@ def _ended(before: State, change: ch.Ended, after: State) -> Events:
     return (wire.ErrorEvent(error=wire.ErrorDetail(type=kind, code=code, message=message)), last)
 
 
-# --- input and history --------------------------------------------------------------------------------------------
+# --- input --------------------------------------------------------------------------------------------------------
 
 
 def _speech_began(before: State, change: ch.SpeechBegan, after: State) -> Events:
@@ -117,20 +138,82 @@ def _speech_ended(before: State, change: ch.SpeechEnded, after: State) -> Events
     return (wire.InputSpeechStopped(audio_end_ms=_input_ms(after, change.sample), item_id=item_id),)
 
 
+def _silence_passed(before: State, change: ch.SilencePassed, after: State) -> Events:
+    triggered = wire.InputTimeoutTriggered(
+        item_id=change.item_id,
+        audio_start_ms=_input_ms(after, change.first_sample),
+        audio_end_ms=_input_ms(after, change.end_sample),
+    )
+    return (triggered,)
+
+
+def _overlap_decided(before: State, change: ch.OverlapDecided, after: State) -> Events:
+    decision = wire.OverlapDecision(
+        session_id=after.pinned.session_id,
+        policy=after.config.overlap_policy,
+        action=change.action,
+        reason=change.reason,
+    )
+    return (decision,)
+
+
 def _audio_committed(before: State, change: ch.AudioCommitted, after: State) -> Events:
-    previous = before.history[-1].item_id if before.history else None
+    """Added, committed, and done unless a transcript is still due."""
+    previous = item_before(before, len(before.history))
     added, created, done = _item_events(change.item, previous)
-    committed = wire.InputCommitted(item_id=change.item.item_id, previous_item_id=previous)
+    facts = wire.CommitFacts(
+        turn_id=after.turn, epoch=after.epoch, response_create_deferred=after.response is not None
+    )
+    committed = wire.InputCommitted(
+        item_id=change.item.item_id,
+        previous_item_id=previous,
+        event=facts if after.pinned.way is Way.DUPLEX else UNSET,
+    )
+    if change.item.item_id in after.transcribing:
+        return (added, created, committed)
     return (added, created, committed, done)
+
+
+def _transcribed(before: State, change: ch.Transcribed, after: State) -> Events:
+    index = find_item(after, change.item_id)
+    if index is None:
+        return SILENT
+    done = wire.ItemDone(previous_item_id=item_before(after, index), item=views.item(after.history[index]))
+    if change.error is not None:
+        error = wire.TranscriptionError(message=change.error)
+        return (wire.TranscriptionFailed(item_id=change.item_id, error=error), done)
+    completed = wire.TranscriptionCompleted(
+        item_id=change.item_id,
+        transcript=change.text,
+        usage=wire.DurationUsage(seconds=change.duration_ms / 1000),
+    )
+    return (wire.TranscriptionDelta(item_id=change.item_id, delta=change.text), completed, done)
 
 
 def _input_dropped(before: State, change: ch.InputDropped, after: State) -> Events:
     return (wire.InputCleared(),)
 
 
+# --- history ------------------------------------------------------------------------------------------------------
+
+
 def _item_inserted(before: State, change: ch.ItemInserted, after: State) -> Events:
-    previous = before.history[change.index - 1].item_id if change.index else None
-    return _item_events(change.item, previous)
+    return _item_events(change.item, item_before(before, change.index))
+
+
+def _item_retrieved(before: State, change: ch.ItemRetrieved, after: State) -> Events:
+    return (wire.ItemRetrieved(item=views.item(change.item)),)
+
+
+def _item_deleted(before: State, change: ch.ItemDeleted, after: State) -> Events:
+    return (wire.ItemDeleted(item_id=change.item_id),)
+
+
+def _item_truncated(before: State, change: ch.ItemTruncated, after: State) -> Events:
+    truncated = wire.ItemTruncated(
+        item_id=change.item_id, content_index=change.content_index, audio_end_ms=change.audio_end_ms
+    )
+    return (truncated,)
 
 
 def _item_events(item: Item, previous: str | None) -> tuple[wire.ItemAdded, wire.ItemCreated, wire.ItemDone]:
@@ -145,57 +228,151 @@ def _item_events(item: Item, previous: str | None) -> tuple[wire.ItemAdded, wire
 # --- responses ----------------------------------------------------------------------------------------------------
 
 
+class _Place(TypedDict):
+    response_id: str
+    item_id: str
+    output_index: int
+
+
 def _response_began(before: State, change: ch.ResponseBegan, after: State) -> Events:
     response = change.response
     view = views.response(after, response, status="in_progress")
     return (wire.ResponseCreated(response_id=response.response_id, response=view),)
 
 
-class _Ids(TypedDict):
-    response_id: str
-    item_id: str
+def _message_opened(before: State, change: ch.MessageOpened, after: State) -> Events:
+    response, message = _active(after), change.message
+    previous = item_before(before, len(before.history))
+    view = _opening_view(message)
+    return (
+        wire.ItemAdded(previous_item_id=previous, item=view),
+        wire.ItemCreated(previous_item_id=previous, item=view),
+        *_opened(response, message, view),
+    )
+
+
+def _opening_view(message: Message) -> wire.ItemView:
+    return wire.ItemView(
+        id=message.item_id, type="message", status=ItemStatus.IN_PROGRESS, role="assistant", content=()
+    )
+
+
+def _opened(response: Response, message: Message, view: wire.ItemView) -> list[wire.ServerEvent]:
+    """The response's side of a new message; `response.speak` comes once, before the first audio."""
+    events: list[wire.ServerEvent] = [
+        wire.OutputItemAdded(response_id=response.response_id, output_index=message.index, item=view),
+        wire.ContentPartAdded(**_place(response, message), part=_part(message.modality, "")),
+    ]
+    if message.modality is Modality.AUDIO and not message.index:
+        events.append(wire.ResponseSpeak(response_id=response.response_id))
+    return events
 
 
 def _spoken(before: State, change: ch.Spoken, after: State) -> Events:
-    """Open the output where this is its first, then the deltas. The common case, audio alone, comes first."""
-    response = after.response
-    assert response is not None and before.response is not None
-    deltas: list[wire.ServerEvent] = [] if before.response.speaking else _output_opened(before, response)
+    """The deltas. Audio alone is the common case."""
+    response = _active(after)
+    message = response.message
+    assert message is not None  # evolve refuses output without a message
+    events: list[wire.ServerEvent] = []
     if change.audio:
-        deltas.append(_audio_delta(after, response, change))
-    if change.text:
-        deltas.append(
-            wire.TranscriptDelta(
-                response_id=response.response_id, item_id=response.item_id, delta=change.text
-            )
+        was = _active(before).message
+        events.append(
+            _audio_delta(after, response, message, change, len(was.marks) if was is not None else 0)
         )
-    return deltas
+    if change.text:
+        events.append(_text_delta(response, message, change.text))
+    return events
 
 
-def _audio_delta(after: State, response: Response, change: ch.Spoken) -> wire.AudioDelta:
+def _audio_delta(
+    after: State, response: Response, message: Message, change: ch.Spoken, marks_before: int
+) -> wire.AudioDelta:
     audio, audio_format = change.audio or b"", response.output_format
+    new = message.marks[marks_before:]
+    marks = tuple(
+        wire.AudioTextMark(samples_to_ms(mark.sample, audio_format.sample_rate_hz), mark.chars)
+        for mark in new
+    )
     return wire.AudioDelta(
-        response_id=response.response_id,
-        item_id=response.item_id,
+        **_place(response, message),
         delta=audio,
         format=audio_format.encoding,
         sample_rate_hz=audio_format.sample_rate_hz,
-        metadata=wire.DeltaMetadata(after.epoch, change.end_of_turn, audio_format.ms(len(audio))),
+        metadata=wire.DeltaMetadata(
+            after.epoch, change.end_of_turn, audio_format.ms(len(audio)), marks if marks else UNSET
+        ),
     )
 
 
-def _output_opened(before: State, response: Response) -> list[wire.ServerEvent]:
-    previous = before.history[-1].item_id if before.history else None
-    item = wire.ItemView(
-        id=response.item_id, type="message", status=ItemStatus.IN_PROGRESS, role="assistant", content=()
-    )
-    ids = _Ids(response_id=response.response_id, item_id=response.item_id)
+def _text_delta(response: Response, message: Message, text: str) -> wire.ServerEvent:
+    if message.modality is Modality.TEXT:
+        return wire.TextDelta(**_place(response, message), delta=text)
+    return wire.TranscriptDelta(**_place(response, message), delta=text)
+
+
+def _message_closed(before: State, change: ch.MessageClosed, after: State) -> Events:
+    """Innermost first: interrupted messages send their `.done` events too."""
+    response = _active(before)
+    item = closed_message(before, change.status)
+    index = find_item(after, item.item_id)
+    view = views.item(item)
+    done = wire.ItemDone(previous_item_id=item_before(after, index) if index is not None else None, item=view)
+    return (*_closed(response, view), done)
+
+
+def _closed(response: Response, view: wire.ItemView) -> list[wire.ServerEvent]:
+    """The response's side of a message that ends. What was sent stays sent: the `.done` texts are the deltas joined."""
+    message = response.message
+    if message is None:
+        raise BrokenInvariant("no message is open")
+    place = _place(response, message)
+    done: list[wire.ServerEvent]
+    if message.modality is Modality.TEXT:
+        done = [wire.TextDone(**place, text=message.text)]
+    else:
+        done = [wire.AudioDone(**place), wire.TranscriptDone(**place, transcript=message.text)]
     return [
-        wire.ItemAdded(previous_item_id=previous, item=item),
-        wire.ItemCreated(previous_item_id=previous, item=item),
-        wire.OutputItemAdded(response_id=response.response_id, item=item),
-        wire.ContentPartAdded(**ids, part=wire.PartView(type="audio", transcript="")),
-        wire.ResponseSpeak(response_id=response.response_id),
+        *done,
+        wire.ContentPartDone(**place, part=_part(message.modality, message.text)),
+        wire.OutputItemDone(response_id=response.response_id, output_index=message.index, item=view),
+    ]
+
+
+def _tool_called(before: State, change: ch.ToolCalled, after: State) -> Events:
+    response = _active(before)
+    item = call_item(response, change.call)
+    previous = item_before(before, len(before.history))
+    opening = views.item(_in_progress(item))
+    return (
+        wire.ItemAdded(previous_item_id=previous, item=opening),
+        wire.ItemCreated(previous_item_id=previous, item=opening),
+        *_call_events(response, item, len(response.outputs)),
+        wire.ItemDone(previous_item_id=previous, item=views.item(item)),
+    )
+
+
+def _in_progress(item: Item) -> Item:
+    """The call before its arguments."""
+    return Item(
+        item.item_id,
+        item.item_type,
+        status=ItemStatus.IN_PROGRESS,
+        call_id=item.call_id,
+        name=item.name,
+        arguments="",
+    )
+
+
+def _call_events(response: Response, item: Item, index: int) -> list[wire.ServerEvent]:
+    call_id, arguments = item.call_id or "", item.arguments or ""
+    place = _Place(response_id=response.response_id, item_id=item.item_id, output_index=index)
+    return [
+        wire.OutputItemAdded(
+            response_id=response.response_id, output_index=index, item=views.item(_in_progress(item))
+        ),
+        wire.CallArgumentsDelta(**place, call_id=call_id, delta=arguments),
+        wire.CallArgumentsDone(**place, call_id=call_id, name=item.name or "", arguments=arguments),
+        wire.OutputItemDone(response_id=response.response_id, output_index=index, item=views.item(item)),
     ]
 
 
@@ -204,46 +381,89 @@ def _listened(before: State, change: ch.Listened, after: State) -> Events:
 
 
 def _response_ended(before: State, change: ch.ResponseEnded, after: State) -> Events:
-    """Close what was opened, innermost first: interrupted responses send their `.done` events too."""
-    response = before.response
-    assert response is not None
     details = None
     if change.status != "completed":
         details = wire.StatusDetails(
             type=change.status, reason=change.reason or UNSET, cause=change.cause or UNSET
         )
-    closing: list[wire.ServerEvent] = []
-    output: tuple[wire.ItemView, ...] = ()
-    if response.speaking:
-        status = ItemStatus.COMPLETED if change.status == "completed" else ItemStatus.INCOMPLETE
-        view = views.item(finished_item(response, status))
-        output = (view,)
-        closing.extend(_output_closed(before, response, view))
+    response = _active(before)
+    output = tuple(views.item(item) for item in response.outputs)
     done = views.response(after, response, status=change.status, details=details, output=output)
-    closing.append(wire.ResponseDone(response_id=response.response_id, response=done))
-    closing.append(wire.RateLimitsUpdated())
-    return closing
+    return (
+        wire.ResponseDone(response_id=response.response_id, response=done),
+        wire.RateLimitsUpdated(rate_limits=views.rate_limits(after)),
+    )
 
 
-def _output_closed(before: State, response: Response, view: wire.ItemView) -> list[wire.ServerEvent]:
-    ids = _Ids(response_id=response.response_id, item_id=response.item_id)
-    order = [item.item_id for item in before.history]
-    at = order.index(response.item_id) if response.item_id in order else 0
-    return [
-        wire.AudioDone(**ids),
-        wire.TranscriptDone(**ids, transcript=response.transcript),
-        wire.ContentPartDone(**ids, part=wire.PartView(type="audio", transcript=response.transcript)),
-        wire.OutputItemDone(response_id=response.response_id, item=view),
-        wire.ItemDone(previous_item_id=order[at - 1] if at else None, item=view),
-    ]
+def _output_cleared(before: State, change: ch.OutputCleared, after: State) -> Events:
+    return (wire.OutputAudioCleared(response_id=change.response_id),)
 
 
-def _silent(before: State, change: ch.Change, after: State) -> Events:
-    return SILENT
+# --- responses outside the conversation ---------------------------------------------------------------------------
+
+
+def _side_spoken(before: State, change: ch.SideSpoken, after: State) -> Events:
+    was, response = _side(before, change.response_id), _side(after, change.response_id)
+    message = response.message
+    assert message is not None  # evolve opened it
+    events = [] if was.message is not None else _opened(response, message, _opening_view(message))
+    if change.audio:
+        events.append(_audio_delta(after, response, message, ch.Spoken(change.audio), 0))
+    if change.text:
+        events.append(_text_delta(response, message, change.text))
+    return events
+
+
+def _side_ended(before: State, change: ch.SideEnded, after: State) -> Events:
+    response = _side(before, change.response_id)
+    events: list[wire.ServerEvent] = []
+    outputs: list[wire.ItemView] = []
+    status = ItemStatus.COMPLETED if change.status == "completed" else ItemStatus.INCOMPLETE
+    if response.message is not None:
+        outputs.append(views.item(message_item(response.message, response, status)))
+        events.extend(_closed(response, outputs[0]))
+    for number, call in enumerate(change.calls, len(outputs)):
+        item = call_item(response, call, f"{message_id(response)}_{number}")
+        events.extend(_call_events(response, item, number))
+        outputs.append(views.item(item))
+    details = None
+    if change.status != "completed":
+        details = wire.StatusDetails(type=change.status, reason="client_cancelled")
+    done = views.response(after, response, status=change.status, details=details, output=tuple(outputs))
+    events.append(wire.ResponseDone(response_id=response.response_id, response=done))
+    events.append(wire.RateLimitsUpdated(rate_limits=views.rate_limits(after)))
+    return events
+
+
+# --- shared -------------------------------------------------------------------------------------------------------
+
+
+def _active(state: State) -> Response:
+    if state.response is None:
+        raise BrokenInvariant("no response is in progress")
+    return state.response
+
+
+def _side(state: State, response_id: str) -> Response:
+    return next(response for response in state.side if response.response_id == response_id)
+
+
+def _place(response: Response, message: Message) -> _Place:
+    return _Place(response_id=response.response_id, item_id=message.item_id, output_index=message.index)
+
+
+def _part(modality: Modality, text: str) -> wire.PartView:
+    if modality is Modality.TEXT:
+        return wire.PartView(type="text", text=text)
+    return wire.PartView(type="audio", transcript=text)
 
 
 def _input_ms(state: State, sample: int) -> int:
     return samples_to_ms(sample, state.pinned.profile.input_sample_rate_hz)
+
+
+def _silent(before: State, change: ch.Change, after: State) -> Events:
+    return SILENT
 
 
 _PROJECT: dict[type[ch.Change], Callable[[State, Any, State], Events]] = {
@@ -258,13 +478,28 @@ _PROJECT: dict[type[ch.Change], Callable[[State, Any, State], Events]] = {
     ch.AudioCommitted: _audio_committed,
     ch.InputDropped: _input_dropped,
     ch.ItemInserted: _item_inserted,
+    ch.ItemRetrieved: _item_retrieved,
+    ch.ItemDeleted: _item_deleted,
+    ch.ItemTruncated: _item_truncated,
+    ch.TextReceived: _silent,
     ch.SpeechBegan: _speech_began,
     ch.SpeechEnded: _speech_ended,
     ch.UnitTaken: _silent,
     ch.ResponseBegan: _response_began,
+    ch.MessageOpened: _message_opened,
     ch.Spoken: _spoken,
+    ch.MessageClosed: _message_closed,
+    ch.ToolCalled: _tool_called,
+    ch.TurnEnded: _silent,
     ch.Listened: _listened,
     ch.ResponseEnded: _response_ended,
+    ch.SideSpoken: _side_spoken,
+    ch.SideEnded: _side_ended,
+    ch.OutputCleared: _output_cleared,
+    ch.OverlapDecided: _overlap_decided,
+    ch.Signalled: _signalled,
+    ch.Transcribed: _transcribed,
+    ch.SilencePassed: _silence_passed,
     ch.EpochAdvanced: _silent,
     ch.PlaybackMoved: _playback_moved,
     ch.HeartbeatSeen: _heartbeat_seen,

@@ -35,10 +35,10 @@ from msgspec.structs import replace
 
 from session_core import changes as ch
 from session_core import commands as cmd
-from session_core import decide as on
 from session_core import events as ev
 from session_core import wire
-from session_core.decide import Decide
+from session_core.decide import holders, inputs, outputs
+from session_core.decide.common import Changes, Decide
 from session_core.errors import BrokenInvariant, UnreadableEntry
 from session_core.evolve import evolve
 from session_core.journal import Body, JournalEntry, Position, Role, Stamp, decode_entry
@@ -59,34 +59,43 @@ class Rule(NamedTuple):
 
 TABLE: dict[type[Body], Rule] = {
     # What opens the session. Legal once.
-    ev.SessionOpened: Rule(Phase.NEW, None, on.opened),
+    ev.SessionOpened: Rule(Phase.NEW, None, holders.opened),
     # Who holds it. Each names the generation it is about, so anybody may append it and repeats change nothing.
-    ev.ClientAttached: Rule(Phase.OPEN, None, on.client_attached),
-    ev.ClientDetached: Rule(Phase.OPEN, None, on.client_detached),
-    ev.WorkerAssigned: Rule(Phase.OPEN, None, on.worker_assigned),
-    ev.AssignmentDeclined: Rule(Phase.OPEN, None, on.assignment_declined),
+    ev.ClientAttached: Rule(Phase.OPEN, None, holders.client_attached),
+    ev.ClientDetached: Rule(Phase.OPEN, None, holders.client_detached),
+    ev.WorkerAssigned: Rule(Phase.OPEN, None, holders.worker_assigned),
+    ev.AssignmentDeclined: Rule(Phase.OPEN, None, holders.assignment_declined),
     # What runs out.
-    ev.DeadlinePassed: Rule(Phase.OPEN, None, on.deadline_passed),
+    ev.DeadlinePassed: Rule(Phase.OPEN, None, holders.deadline_passed),
     # What the client asks for.
-    cmd.UpdateSession: Rule(Phase.OPEN, Role.CLIENT, on.update_session),
-    cmd.AppendAudio: Rule(Phase.OPEN, Role.CLIENT, on.append_audio),
-    cmd.CommitInput: Rule(Phase.OPEN, Role.CLIENT, on.commit_input),
-    cmd.ClearInput: Rule(Phase.OPEN, Role.CLIENT, on.clear_input),
-    cmd.CreateItem: Rule(Phase.OPEN, Role.CLIENT, on.create_item),
-    cmd.CreateResponse: Rule(Phase.OPEN, Role.CLIENT, on.create_response),
-    cmd.CancelResponse: Rule(Phase.OPEN, Role.CLIENT, on.cancel_response),
-    cmd.AckPlayback: Rule(Phase.OPEN, Role.CLIENT, on.ack_playback),
-    cmd.Heartbeat: Rule(Phase.OPEN, Role.CLIENT, on.heartbeat),
-    cmd.ConfirmAttachment: Rule(Phase.OPEN, Role.CLIENT, on.confirm_attachment),
-    cmd.CloseSession: Rule(Phase.OPEN, Role.CLIENT, on.close_session),
+    cmd.UpdateSession: Rule(Phase.OPEN, Role.CLIENT, holders.update_session),
+    cmd.AppendAudio: Rule(Phase.OPEN, Role.CLIENT, inputs.append_audio),
+    cmd.CommitInput: Rule(Phase.OPEN, Role.CLIENT, inputs.commit_input),
+    cmd.ClearInput: Rule(Phase.OPEN, Role.CLIENT, inputs.clear_input),
+    cmd.AppendText: Rule(Phase.OPEN, Role.CLIENT, inputs.append_text),
+    cmd.CreateItem: Rule(Phase.OPEN, Role.CLIENT, inputs.create_item),
+    cmd.RetrieveItem: Rule(Phase.OPEN, Role.CLIENT, inputs.retrieve_item),
+    cmd.DeleteItem: Rule(Phase.OPEN, Role.CLIENT, inputs.delete_item),
+    cmd.TruncateItem: Rule(Phase.OPEN, Role.CLIENT, inputs.truncate_item),
+    cmd.CreateResponse: Rule(Phase.OPEN, Role.CLIENT, outputs.create_response),
+    cmd.CancelResponse: Rule(Phase.OPEN, Role.CLIENT, outputs.cancel_response),
+    cmd.ClearOutput: Rule(Phase.OPEN, Role.CLIENT, outputs.clear_output),
+    cmd.BargeIn: Rule(Phase.OPEN, Role.CLIENT, outputs.barge_in),
+    cmd.SignalTurn: Rule(Phase.OPEN, Role.CLIENT, outputs.signal_turn),
+    cmd.AckPlayback: Rule(Phase.OPEN, Role.CLIENT, outputs.ack_playback),
+    cmd.Heartbeat: Rule(Phase.OPEN, Role.CLIENT, holders.heartbeat),
+    cmd.ConfirmAttachment: Rule(Phase.OPEN, Role.CLIENT, holders.confirm_attachment),
+    cmd.CloseSession: Rule(Phase.OPEN, Role.CLIENT, holders.close_session),
     # What the model heard, chose and said.
-    ev.SpeechStarted: Rule(Phase.OPEN, Role.WORKER, on.speech_started),
-    ev.SpeechStopped: Rule(Phase.OPEN, Role.WORKER, on.speech_stopped),
-    ev.ModelUnitCompleted: Rule(Phase.OPEN, Role.WORKER, on.unit_completed),
-    ev.OutputRendered: Rule(Phase.OPEN, Role.WORKER, on.output_rendered),
-    ev.ModelFailed: Rule(Phase.OPEN, Role.WORKER, on.model_failed),
+    ev.SpeechStarted: Rule(Phase.OPEN, Role.WORKER, inputs.speech_started),
+    ev.SpeechStopped: Rule(Phase.OPEN, Role.WORKER, inputs.speech_stopped),
+    ev.ModelUnitCompleted: Rule(Phase.OPEN, Role.WORKER, outputs.unit_completed),
+    ev.OutputRendered: Rule(Phase.OPEN, Role.WORKER, outputs.output_rendered),
+    ev.SideOutput: Rule(Phase.OPEN, Role.WORKER, outputs.side_output),
+    ev.InputTranscribed: Rule(Phase.OPEN, Role.WORKER, inputs.input_transcribed),
+    ev.ModelFailed: Rule(Phase.OPEN, Role.WORKER, holders.model_failed),
     # What a gateway saw itself project.
-    ev.OutboundDigest: Rule(Phase.OPEN, None, on.outbound_digest),
+    ev.OutboundDigest: Rule(Phase.OPEN, None, holders.outbound_digest),
 }
 
 
@@ -129,7 +138,7 @@ def reduce_bytes(state: State, position: Position, data: bytes) -> Reduction:
         return reduce(state, position, decode_entry(data))
     except (UnreadableEntry, BrokenInvariant):
         state = replace(state, position=position)
-        return _apply(state, on.unreadable(state))
+        return _apply(state, holders.unreadable(state))
 
 
 def _refuses(state: State, rule: Rule, stamp: Stamp | None) -> bool:
@@ -167,7 +176,7 @@ def _admit(state: State, position: Position, rule: Rule, entry: JournalEntry) ->
     return replace(state, position=position)
 
 
-def _apply(state: State, decided: on.Changes) -> Reduction:
+def _apply(state: State, decided: Changes) -> Reduction:
     """Evolve through the changes, and number what clients hear of them."""
     if not decided:
         return Reduction(state)

@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from session_core.audio import AudioFormat, ticks_to_samples
 from session_core.commands import ResponseOptions
-from session_core.config import Dialect, Limits, ModelProfile, SessionConfig, Way
-from session_core.items import Item
+from session_core.config import Dialect, Limits, Modality, ModelProfile, SessionConfig, Way
+from session_core.items import Item, Mark
 from session_core.journal import Position
 
 
@@ -88,6 +88,8 @@ class Input(Struct, frozen=True):
     """The id promised to the item of that speech."""
     pending_bytes: int = 0
     """Received and not yet taken by a unit."""
+    text: str = ""
+    """Text pushed into the turn that is being spoken."""
     last_client_event_id: str | None = None
 
     def received_samples(self, sample_rate_hz: int) -> int:
@@ -107,44 +109,84 @@ class UnitClock(Struct, frozen=True):
     """Units in a row that held nothing but silence while the model listened."""
 
 
+class Message(Struct, frozen=True):
+    """The output item that a response is saying right now."""
+
+    item_id: str
+    index: int
+    """Its place among the response's output items."""
+    modality: Modality
+    text: str = ""
+    samples: int = 0
+    """Audio given out, in the response's output format."""
+    marks: tuple[Mark, ...] = ()
+    heard_samples: int | None = None
+    """Set when the client truncates the item while it is being said."""
+
+
 class Response(Struct, frozen=True):
-    """The response in progress. It leaves the state when it ends; its item stays in the history."""
+    """A response in progress. It leaves the state when it ends; its items stay in the history."""
 
     response_id: str
-    item_id: str
     output_format: AudioFormat
     """Pinned at its beginning: a format change takes effect at the next response."""
+    modality: Modality = Modality.AUDIO
     options: ResponseOptions = ResponseOptions()
     requested: bool = False
     """Asked for by a command or by turn detection, as opposed to the model's own decision."""
-    speaking: bool = False
-    """The output item is open."""
+    after_sample: int = 0
+    """Input before this came before the question: the model is to hear it first."""
+    message: Message | None = None
+    outputs: tuple[Item, ...] = ()
+    """Its finished items."""
     turn_ended: bool = False
     """The model said its last unit; rendered parts may still be due."""
-    transcript: str = ""
     output_tokens: int = 0
-    samples: int = 0
-    """Audio samples given out, in the output format."""
+
+    @property
+    def begun(self) -> bool:
+        """The model has begun to give output."""
+        return self.message is not None or bool(self.outputs)
 
 
 class Render(Struct, frozen=True):
     """A unit of the response in progress whose audio comes later, part by part."""
 
     unit: int
+    chars: int
+    """The message's text up to the end of this unit's."""
     next_part: int = 0
     next_sample: int = 0
 
 
 class Playback(Struct, frozen=True):
-    """The playback ledger of the newest response that spoke."""
+    """The playback ledger of the newest message with audio."""
 
     response_id: str = ""
     item_id: str = ""
+    output_format: AudioFormat = AudioFormat()
+    began_ms: int = 0
+    """When its first audio was given out."""
     sent_ms: int = 0
     played_ms: int = 0
     committed_ms: int = 0
-    frozen: bool = False
-    """The heard point is fixed: the response was interrupted and something newer uses it."""
+    acknowledged: bool = False
+    """The client tells what it plays; otherwise playing is assumed to keep pace with time."""
+    interrupted: bool = False
+    settled: bool = False
+    """The heard point is fixed: later acks move the ledger and leave the history alone."""
+
+    @property
+    def ends_ms(self) -> int:
+        """When a client that plays at once has played everything."""
+        return self.began_ms + self.sent_ms
+
+
+class Rate(Struct, frozen=True):
+    """What was used of one rate limit in its present window."""
+
+    window_from_ms: int = 0
+    used: int = 0
 
 
 class State(Struct, frozen=True):
@@ -165,9 +207,15 @@ class State(Struct, frozen=True):
     input: Input = Input()
     clock: UnitClock = UnitClock()
     response: Response | None = None
+    side: tuple[Response, ...] = ()
+    """Responses outside the conversation, in progress beside it."""
     renders: tuple[Render, ...] = ()
     playback: Playback = Playback()
     history: tuple[Item, ...] = ()
+    transcribing: tuple[str, ...] = ()
+    """User items whose transcription is due, oldest first."""
+    rates: tuple[Rate, ...] = ()
+    """One per configured rate limit."""
     active_ms: int = 0
     """When the client last did something."""
     warned: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from session_core.config import Clock
-from session_core.decide import may_begin
+from session_core.derive import may_begin, waiting_samples
 from session_core.state import Phase, State
 
 
@@ -20,9 +20,9 @@ class UnitPlan(NamedTuple):
     silence_samples: int
     """How much silence stands in after the input."""
     answers: str | None
-    """The response that was asked for and has not begun to speak: the model is to speak now if it can."""
+    """The response that was asked for and has not begun, once all input from before the question is heard: speak now."""
     may_speak: bool
-    """The model may speak at all: it is asked to, or is speaking, or may begin unasked."""
+    """The model may speak at all: it is asked to, or is speaking, or may begin unasked. False: it only listens."""
 
 
 def next_unit(state: State, now_ms: int) -> UnitPlan | None:
@@ -36,11 +36,16 @@ def next_unit(state: State, now_ms: int) -> UnitPlan | None:
     if state.phase is not Phase.OPEN or pinned.profile.clock is not Clock.UNIT:
         return None
     profile, clock, response = pinned.profile, state.clock, state.response
-    received = state.input.received_samples(profile.input_sample_rate_hz)
-    waiting = min(received - clock.consumed_samples, profile.unit_samples)
-    asked = response is not None and not response.speaking
+    waiting = min(waiting_samples(state), profile.unit_samples)
+    asked = None
+    if (
+        response is not None
+        and not response.begun
+        and clock.consumed_samples + waiting >= response.after_sample
+    ):
+        asked = response.response_id
     due_ms = silence_due_ms(state)
-    if waiting < profile.unit_samples and not asked and (due_ms is None or now_ms < due_ms):
+    if waiting < profile.unit_samples and asked is None and (due_ms is None or now_ms < due_ms):
         return None
     return UnitPlan(
         unit=clock.next_unit,
@@ -48,8 +53,8 @@ def next_unit(state: State, now_ms: int) -> UnitPlan | None:
         first_sample=clock.consumed_samples,
         input_samples=waiting,
         silence_samples=profile.unit_samples - waiting,
-        answers=response.response_id if asked and response is not None else None,
-        may_speak=response is not None or may_begin(state),
+        answers=asked,
+        may_speak=asked is not None or (may_begin(state) if response is None else response.begun),
     )
 
 

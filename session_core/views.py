@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TypedDict
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from session_core import wire
 from session_core.audio import AudioFormat, Encoding, samples_to_ms
-from session_core.config import ServerVad, Way
+from session_core.config import Transcription, TurnDetection, Way
 from session_core.items import Item, ItemType
 from session_core.state import Response, State
 
@@ -50,45 +51,51 @@ def playback(state: State) -> wire.PlaybackView:
 
 def session(state: State) -> wire.SessionView:
     """The session object; what only duplex clients know stays away from others."""
-    pinned, config = state.pinned, state.config
-    duplex = pinned.way is Way.DUPLEX
+    config = state.config
     view = wire.SessionView(
-        id=pinned.session_id,
+        id=state.pinned.session_id,
         model=config.model,
+        output_modalities=(config.output_modality,),
         instructions=config.instructions,
         audio=wire.AudioView(
             wire.AudioInputView(
                 _format(config.input_format),
                 config.input_format.sample_rate_hz,
                 _turn_detection(config.turn_detection),
+                _transcription(config.transcription),
+                config.noise_reduction,
             ),
             wire.AudioOutputView(
-                _format(config.output_format), config.output_format.sample_rate_hz, config.voice
+                _format(config.output_format), config.output_format.sample_rate_hz, config.voice, config.speed
             ),
         ),
+        tools=tuple(
+            wire.ToolView(name=tool.name, description=tool.description, parameters=tool.parameters)
+            for tool in config.tools
+        ),
+        tool_choice=config.tool_choice,
         max_output_tokens="inf" if config.max_output_tokens is None else config.max_output_tokens,
+        truncation=config.truncation,
+        tracing=config.tracing,
         expires_at=expires_at(state),
     )
-    return _with_duplex_fields(state, view) if duplex else view
+    return _with_duplex_fields(state, view) if state.pinned.way is Way.DUPLEX else view
 
 
 def _with_duplex_fields(state: State, view: wire.SessionView) -> wire.SessionView:
     pinned, config, response = state.pinned, state.config, state.response
-    idle_s = pinned.limits.idle_timeout_ms // 1000 if config.idle_timeout_s is None else config.idle_timeout_s
     profile = pinned.profile
-    return wire.SessionView(
-        id=view.id,
-        model=view.model,
-        instructions=view.instructions,
-        audio=view.audio,
-        max_output_tokens=view.max_output_tokens,
-        expires_at=view.expires_at,
+    idle_s = pinned.limits.idle_timeout_ms // 1000 if config.idle_timeout_s is None else config.idle_timeout_s
+    return replace(
+        view,
         session_id=pinned.session_id,
         state=state.phase,
-        turn_state="speaking" if response is not None and response.speaking else "listening",
+        turn_state=turn_state(state),
         epoch=state.epoch,
         turn_id=state.turn,
         active_response_id=response.response_id if response is not None else None,
+        overlap_policy=config.overlap_policy,
+        overlap_barge_in_ms=config.overlap_barge_in_ms,
         playback_commit_policy=config.playback_commit_policy,
         playback=playback(state),
         idle_timeout_s=idle_s,
@@ -96,9 +103,18 @@ def _with_duplex_fields(state: State, view: wire.SessionView) -> wire.SessionVie
         capabilities={
             "chunk_period_ms": profile.unit_ms,
             "clock": profile.clock,
+            "supports_barge_in": profile.supports_barge_in,
             "supports_text": profile.supports_text,
+            "supports_tools": profile.supports_tools,
         },
     )
+
+
+def turn_state(state: State) -> str:
+    """What the session is doing, in a word: derived, never stored."""
+    if state.response is not None:
+        return "speaking" if state.response.begun else "thinking"
+    return "user_speaking" if state.input.speech_from is not None else "listening"
 
 
 def _format(audio_format: AudioFormat) -> wire.AudioFormatView | UnsetType:
@@ -110,16 +126,45 @@ def _format(audio_format: AudioFormat) -> wire.AudioFormatView | UnsetType:
     return wire.AudioFormatView(name, 24_000 if rated else UNSET)
 
 
-def _turn_detection(detection: ServerVad | None) -> wire.TurnDetectionView | None:
+def _turn_detection(detection: TurnDetection | None) -> wire.TurnDetectionView | None:
     if detection is None:
         return None
+    if detection.kind == "semantic_vad":
+        return wire.TurnDetectionView(
+            type=detection.kind,
+            eagerness=detection.eagerness,
+            create_response=detection.create_response,
+            interrupt_response=detection.interrupt_response,
+        )
     return wire.TurnDetectionView(
-        "server_vad",
-        detection.threshold,
-        detection.prefix_padding_ms,
-        detection.silence_duration_ms,
-        detection.create_response,
-        detection.interrupt_response,
+        type=detection.kind,
+        threshold=detection.threshold,
+        prefix_padding_ms=detection.prefix_padding_ms,
+        silence_duration_ms=detection.silence_duration_ms,
+        idle_timeout_ms=detection.idle_timeout_ms,
+        create_response=detection.create_response,
+        interrupt_response=detection.interrupt_response,
+    )
+
+
+def _transcription(transcription: Transcription | None) -> wire.TranscriptionView | None:
+    if transcription is None:
+        return None
+    return wire.TranscriptionView(
+        transcription.model, transcription.language or UNSET, transcription.prompt or UNSET
+    )
+
+
+def rate_limits(state: State) -> tuple[wire.RateLimitView, ...]:
+    """What is left of each configured rate limit at this position."""
+    return tuple(
+        wire.RateLimitView(
+            name=limit.name,
+            limit=limit.limit,
+            remaining=max(0, limit.limit - rate.used),
+            reset_seconds=max(0, rate.window_from_ms + limit.window_s * 1000 - state.now_ms) / 1000,
+        )
+        for limit, rate in zip(state.pinned.limits.rate_limits, state.rates, strict=True)
     )
 
 
@@ -128,7 +173,7 @@ def item(item: Item) -> wire.ItemView:
     content: tuple[wire.ContentView, ...] | UnsetType = UNSET
     if item.item_type is ItemType.MESSAGE:
         content = tuple(
-            wire.ContentView(type=part.kind, transcript=part.text)
+            wire.ContentView(type=part.kind, transcript=part.heard_text)
             if part.kind.endswith("audio")
             else wire.ContentView(type=part.kind, text=part.text or "")
             for part in item.parts
@@ -163,7 +208,8 @@ def response(
         status=status,
         status_details=details,
         output=output,
-        conversation_id=f"conv_{state.pinned.session_id}",
+        conversation_id=None if response.options.outside else f"conv_{state.pinned.session_id}",
+        output_modalities=(response.modality,),
         metadata=response.options.metadata,
         usage=usage,
     )

@@ -14,6 +14,8 @@ from typing import ClassVar, Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
+from session_core.config import JsonObject
+
 
 class ServerEvent(Struct, frozen=True, kw_only=True, tag_field="type", gc=False):
     """Base of all outbound events."""
@@ -34,15 +36,34 @@ class AudioFormatView(Struct, frozen=True):
     rate: int | UnsetType = UNSET
 
 
-class TurnDetectionView(Struct, frozen=True):
-    """Effective turn detection."""
+class TurnDetectionView(Struct, frozen=True, kw_only=True):
+    """Effective turn detection; which of the middle fields there are depends on `type`."""
 
     type: str
-    threshold: float
-    prefix_padding_ms: int
-    silence_duration_ms: int
+    threshold: float | UnsetType = UNSET
+    prefix_padding_ms: int | UnsetType = UNSET
+    silence_duration_ms: int | UnsetType = UNSET
+    idle_timeout_ms: int | UnsetType | None = UNSET
+    eagerness: str | UnsetType = UNSET
     create_response: bool
     interrupt_response: bool
+
+
+class TranscriptionView(Struct, frozen=True):
+    """Effective input transcription."""
+
+    model: str
+    language: str | UnsetType = UNSET
+    prompt: str | UnsetType = UNSET
+
+
+class ToolView(Struct, frozen=True, kw_only=True):
+    """A function that the model may call."""
+
+    type: Literal["function"] = "function"
+    name: str
+    description: str
+    parameters: JsonObject
 
 
 class AudioInputView(Struct, frozen=True):
@@ -51,8 +72,8 @@ class AudioInputView(Struct, frozen=True):
     format: AudioFormatView | UnsetType
     sample_rate_hz: int
     turn_detection: TurnDetectionView | None
-    transcription: None = None
-    noise_reduction: None = None
+    transcription: TranscriptionView | None
+    noise_reduction: JsonObject | None
 
 
 class AudioOutputView(Struct, frozen=True):
@@ -61,7 +82,7 @@ class AudioOutputView(Struct, frozen=True):
     format: AudioFormatView | UnsetType
     sample_rate_hz: int
     voice: str
-    speed: float = 1.0
+    speed: float
 
 
 class AudioView(Struct, frozen=True):
@@ -90,11 +111,11 @@ class SessionView(Struct, frozen=True, kw_only=True):
     output_modalities: tuple[str, ...] = ("audio",)
     instructions: str
     audio: AudioView
-    tools: tuple[()] = ()
-    tool_choice: str = "auto"
+    tools: tuple[ToolView, ...] = ()
+    tool_choice: str | JsonObject = "auto"
     max_output_tokens: int | Literal["inf"] = "inf"
-    truncation: str = "auto"
-    tracing: None = None
+    truncation: str | JsonObject = "auto"
+    tracing: str | JsonObject | None = None
     expires_at: int
     session_id: str | UnsetType = UNSET
     state: str | UnsetType = UNSET
@@ -102,6 +123,8 @@ class SessionView(Struct, frozen=True, kw_only=True):
     epoch: int | UnsetType = UNSET
     turn_id: int | UnsetType = UNSET
     active_response_id: str | UnsetType | None = UNSET
+    overlap_policy: str | UnsetType = UNSET
+    overlap_barge_in_ms: int | UnsetType = UNSET
     playback_commit_policy: str | UnsetType = UNSET
     playback: PlaybackView | UnsetType = UNSET
     idle_timeout_s: int | UnsetType = UNSET
@@ -197,11 +220,23 @@ class SessionExpired(ServerEvent, tag="session.expired", frozen=True, kw_only=Tr
 
 
 class TurnEvent(ServerEvent, tag="turn.event", frozen=True, kw_only=True):
-    """Something a duplex client may want to know: the session maximum is near."""
+    """A turn transition that the client signalled, or something it may want to know: the session maximum is near."""
 
     tier: ClassVar[int] = 3
+    session_id: str
     event: str
-    expires_at: int
+    turn_state: str
+    expires_at: int | UnsetType = UNSET
+
+
+class OverlapDecision(ServerEvent, tag="overlap.decision", frozen=True, kw_only=True):
+    """What the user's speech does to the response in progress."""
+
+    tier: ClassVar[int] = 3
+    session_id: str
+    policy: str
+    action: str
+    reason: str
 
 
 class ErrorEvent(ServerEvent, tag="error", frozen=True, kw_only=True):
@@ -227,11 +262,31 @@ class InputSpeechStopped(ServerEvent, tag="input_audio_buffer.speech_stopped", f
     item_id: str
 
 
+class InputTimeoutTriggered(
+    ServerEvent, tag="input_audio_buffer.timeout_triggered", frozen=True, kw_only=True
+):
+    """The user said nothing for turn detection's idle timeout; the silence is committed and answered."""
+
+    item_id: str
+    audio_start_ms: int
+    audio_end_ms: int
+
+
+class CommitFacts(Struct, frozen=True, kw_only=True):
+    """What a duplex client learns of a commit besides."""
+
+    turn_id: int
+    epoch: int
+    response_create_deferred: bool
+
+
 class InputCommitted(ServerEvent, tag="input_audio_buffer.committed", frozen=True, kw_only=True):
     """The buffer became a user item."""
 
+    tier: ClassVar[int] = 2
     item_id: str
     previous_item_id: str | None
+    event: CommitFacts | UnsetType = UNSET
 
 
 class InputCleared(ServerEvent, tag="input_audio_buffer.cleared", frozen=True, kw_only=True):
@@ -285,6 +340,72 @@ class ItemDone(ServerEvent, tag="conversation.item.done", frozen=True, kw_only=T
     item: ItemView
 
 
+class ItemRetrieved(ServerEvent, tag="conversation.item.retrieved", frozen=True, kw_only=True):
+    """An item as the history holds it, without its audio."""
+
+    item: ItemView
+
+
+class ItemDeleted(ServerEvent, tag="conversation.item.deleted", frozen=True, kw_only=True):
+    """An item is out of the history."""
+
+    item_id: str
+
+
+class ItemTruncated(ServerEvent, tag="conversation.item.truncated", frozen=True, kw_only=True):
+    """An item's audio and transcript end at `audio_end_ms`."""
+
+    item_id: str
+    content_index: int
+    audio_end_ms: int
+
+
+class DurationUsage(Struct, frozen=True, kw_only=True):
+    """What a transcription cost, by duration."""
+
+    type: Literal["duration"] = "duration"
+    seconds: float
+
+
+class TranscriptionDelta(
+    ServerEvent, tag="conversation.item.input_audio_transcription.delta", frozen=True, kw_only=True
+):
+    """More of a user item's transcript."""
+
+    item_id: str
+    content_index: int = 0
+    delta: str
+
+
+class TranscriptionCompleted(
+    ServerEvent, tag="conversation.item.input_audio_transcription.completed", frozen=True, kw_only=True
+):
+    """A user item's transcript."""
+
+    item_id: str
+    content_index: int = 0
+    transcript: str
+    usage: DurationUsage
+
+
+class TranscriptionError(Struct, frozen=True, kw_only=True):
+    """Why there is no transcript."""
+
+    type: str = "transcription_error"
+    code: str = "transcription_failed"
+    message: str
+
+
+class TranscriptionFailed(
+    ServerEvent, tag="conversation.item.input_audio_transcription.failed", frozen=True, kw_only=True
+):
+    """A user item will have no transcript."""
+
+    item_id: str
+    content_index: int = 0
+    error: TranscriptionError
+
+
 # --- responses ----------------------------------------------------------------------------------------------------
 
 
@@ -305,14 +426,14 @@ class Usage(Struct, frozen=True):
 
 
 class ResponseView(Struct, frozen=True, kw_only=True):
-    """A response."""
+    """A response; `conversation_id` is None for one outside the conversation."""
 
     id: str
     object: Literal["realtime.response"] = "realtime.response"
     status: str
     status_details: StatusDetails | None = None
     output: tuple[ItemView, ...] = ()
-    conversation_id: str
+    conversation_id: str | None
     output_modalities: tuple[str, ...] = ("audio",)
     metadata: dict[str, str] | None = None
     usage: Usage | None = None
@@ -351,10 +472,11 @@ class OutputItemDone(ServerEvent, tag="response.output_item.done", frozen=True, 
 
 
 class PartView(Struct, frozen=True, kw_only=True):
-    """A part of a response: these two events say `audio` where items say `output_audio`."""
+    """A part of a response: these two events say `audio` and `text` where items say `output_audio` and `output_text`."""
 
     type: str
     transcript: str | UnsetType = UNSET
+    text: str | UnsetType = UNSET
 
 
 class ContentPartAdded(ServerEvent, tag="response.content_part.added", frozen=True, kw_only=True):
@@ -391,12 +513,20 @@ class ResponseListen(ServerEvent, tag="response.listen", frozen=True, kw_only=Tr
     response_id: str | UnsetType = UNSET
 
 
+class AudioTextMark(Struct, frozen=True):
+    """From `audio_ms` of the item's audio on, its transcript up to `text_chars` characters is being said."""
+
+    audio_ms: int
+    text_chars: int
+
+
 class DeltaMetadata(Struct, frozen=True, gc=False):
     """What a duplex client reads beside the audio."""
 
     epoch: int
     end_of_turn: bool
     audio_duration_ms: int
+    audio_text_marks: tuple[AudioTextMark, ...] | UnsetType = UNSET
     discarded: bool | UnsetType = UNSET
 
 
@@ -443,10 +573,68 @@ class TranscriptDone(ServerEvent, tag="response.output_audio_transcript.done", f
     transcript: str
 
 
+class TextDelta(ServerEvent, tag="response.output_text.delta", frozen=True, kw_only=True):
+    """Text of a response without audio."""
+
+    response_id: str
+    item_id: str
+    output_index: int = 0
+    content_index: int = 0
+    delta: str
+
+
+class TextDone(ServerEvent, tag="response.output_text.done", frozen=True, kw_only=True):
+    """The whole text: the deltas joined."""
+
+    response_id: str
+    item_id: str
+    output_index: int = 0
+    content_index: int = 0
+    text: str
+
+
+class CallArgumentsDelta(
+    ServerEvent, tag="response.function_call_arguments.delta", frozen=True, kw_only=True
+):
+    """Arguments of a function call."""
+
+    response_id: str
+    item_id: str
+    output_index: int
+    call_id: str
+    delta: str
+
+
+class CallArgumentsDone(ServerEvent, tag="response.function_call_arguments.done", frozen=True, kw_only=True):
+    """A function call is whole."""
+
+    response_id: str
+    item_id: str
+    output_index: int
+    call_id: str
+    name: str
+    arguments: str
+
+
+class RateLimitView(Struct, frozen=True, kw_only=True):
+    """What is left of a rate limit."""
+
+    name: str
+    limit: int
+    remaining: int
+    reset_seconds: float
+
+
 class RateLimitsUpdated(ServerEvent, tag="rate_limits.updated", frozen=True, kw_only=True):
     """Follows every `response.done`; empty where no limits are configured."""
 
-    rate_limits: tuple[()] = ()
+    rate_limits: tuple[RateLimitView, ...] = ()
+
+
+class OutputAudioCleared(ServerEvent, tag="output_audio_buffer.cleared", frozen=True, kw_only=True):
+    """Output audio that was not heard is void; the client drops what it has queued."""
+
+    response_id: str
 
 
 class PlaybackAcknowledged(ServerEvent, tag="playback.acknowledged", frozen=True, kw_only=True):

@@ -1,0 +1,173 @@
+"""What the model says, and what the client does to it."""
+
+from __future__ import annotations
+
+from session_core import changes as ch
+from session_core import commands as cmd
+from session_core import events as ev
+from session_core.decide.common import NOTHING, Changes, interrupt, new_response, rate_exhausted, refused
+from session_core.decide.inputs import long_overlap
+from session_core.derive import may_begin, message_id
+from session_core.errors import BrokenInvariant, Cause
+from session_core.items import ItemStatus
+from session_core.state import Message, Response, State
+
+# --- responses ----------------------------------------------------------------------------------------------------
+
+
+def create_response(state: State, body: cmd.CreateResponse) -> Changes:
+    """Begin a response: one in the conversation at a time, a few beside it."""
+    exhausted = rate_exhausted(state)
+    if exhausted is not None:
+        return refused(body, Cause.RATE_LIMITED, f"Rate limit reached for {exhausted}.")
+    response = new_response(state, requested=True, options=body.options)
+    if body.options.outside:
+        if len(state.side) >= state.pinned.limits.max_side_responses:
+            message = "Too many responses outside the conversation are in progress."
+            return refused(body, Cause.TOO_MANY_SIDE_RESPONSES, message)
+    elif state.response is not None:
+        message = f"Conversation already has an active response in progress: {state.response.response_id}."
+        return refused(body, Cause.RESPONSE_ACTIVE, message)
+    return (ch.ResponseBegan(response),)
+
+
+def cancel_response(state: State, body: cmd.CancelResponse) -> Changes:
+    """Stop the response in progress, or the named one."""
+    active = state.response
+    if active is not None and body.response_id in (None, active.response_id):
+        return interrupt(state, "client_cancelled", "response_cancel")
+    if any(response.response_id == body.response_id for response in state.side):
+        return (ch.SideEnded(body.response_id or "", "cancelled"),)
+    return refused(
+        body, Cause.NOTHING_TO_CANCEL, "Cancellation failed: no active response found", "response_id"
+    )
+
+
+def clear_output(state: State, body: cmd.ClearOutput) -> Changes:
+    """Drop what was not heard. Audio that is out already can only be dropped by the client, which is told to."""
+    if state.response is not None:
+        response_id = state.response.response_id
+        return (*interrupt(state, "client_cancelled", "output_clear"), ch.OutputCleared(response_id))
+    if not state.playback.response_id:
+        return refused(body, Cause.NOTHING_TO_CLEAR, "There is no output audio to clear.")
+    return (ch.EpochAdvanced(), ch.OutputCleared(state.playback.response_id))
+
+
+def barge_in(state: State, body: cmd.BargeIn) -> Changes:
+    """Interrupt as if the user's speech had been heard here."""
+    if not state.pinned.profile.supports_barge_in:
+        return refused(body, Cause.BARGE_IN_UNSUPPORTED, "This model cannot be interrupted.")
+    if state.response is None:
+        return NOTHING
+    return (ch.OverlapDecided("barge_in", "client"), *interrupt(state, "turn_detected", "barge_in"))
+
+
+def signal_turn(state: State, body: cmd.SignalTurn) -> Changes:
+    """Tell the transition back."""
+    return (ch.Signalled(body.signal),)
+
+
+# --- units --------------------------------------------------------------------------------------------------------
+
+
+def unit_completed(state: State, body: ev.ModelUnitCompleted) -> Changes:
+    """Count the unit; then, if its epoch is not over, let the response begin, go on, or end by it."""
+    if body.unit != state.clock.next_unit:
+        raise BrokenInvariant(f"unit {body.unit} where unit {state.clock.next_unit} was due")
+    if body.epoch != state.epoch:
+        return (ch.UnitTaken(body, muted=True),)
+    overlap = long_overlap(state, body.first_sample + body.input_samples)
+    if overlap:
+        return (ch.UnitTaken(body, muted=True), *overlap)
+    if body.decision is ev.Decision.LISTEN:
+        return (ch.UnitTaken(body, muted=False), *_listened(state.response, body))
+    response = state.response
+    if response is None and (not may_begin(state) or rate_exhausted(state) is not None):
+        return (ch.UnitTaken(body, muted=True),)
+    begins: Changes = NOTHING
+    if response is None:
+        response = new_response(state, requested=False)
+        begins = (ch.ResponseBegan(response),)
+    return (ch.UnitTaken(body, muted=False), *begins, *_said(state, response, body))
+
+
+def _said(state: State, response: Response, body: ev.ModelUnitCompleted) -> Changes:
+    """A unit of speaking: the message opens or goes on, calls close it, the end of the turn ends the response."""
+    out: list[ch.Change] = []
+    ends_turn = body.decision is ev.Decision.TURN_END
+    is_open = response.message is not None
+    if body.audio is None or body.audio or body.text:
+        if not is_open:
+            message = Message(message_id(response), len(response.outputs), response.modality)
+            out.append(ch.MessageOpened(message))
+        out.append(ch.Spoken(body.audio, body.text, len(body.token_ids), ends_turn, body.unit))
+        is_open = True
+    if body.calls:
+        if is_open:
+            out.append(ch.MessageClosed(ItemStatus.COMPLETED))
+            is_open = False
+        out.extend(ch.ToolCalled(call) for call in body.calls)
+    if ends_turn:
+        out.extend(_turn_ended(state, body, is_open))
+    return out
+
+
+def _turn_ended(state: State, body: ev.ModelUnitCompleted, is_open: bool) -> Changes:
+    """End the response now or, while rendered parts are due, note that its last unit was said."""
+    if is_open and (body.audio is None or state.renders):
+        return (ch.TurnEnded(),)
+    ended = ch.ResponseEnded("completed")
+    return (ch.MessageClosed(ItemStatus.COMPLETED), ended) if is_open else (ended,)
+
+
+def _listened(active: Response | None, body: ev.ModelUnitCompleted) -> Changes:
+    """A unit of listening ends what the model was saying, and answers what it was asked."""
+    if active is None or active.turn_ended:
+        return NOTHING
+    if active.begun:
+        yielded = ch.ResponseEnded("cancelled", "turn_detected", "model_yielded")
+        closed = (ch.MessageClosed(ItemStatus.INCOMPLETE),) if active.message is not None else ()
+        return (*closed, yielded, ch.EpochAdvanced())
+    if body.answers == active.response_id:
+        return (ch.Listened(active.response_id), ch.ResponseEnded("completed"))
+    return NOTHING
+
+
+def output_rendered(state: State, body: ev.OutputRendered) -> Changes:
+    """Take the next part of the oldest unit that waits for its audio; any other part changes nothing."""
+    if not state.renders or state.response is None:
+        return NOTHING
+    due = state.renders[0]
+    if (body.unit, body.part, body.first_sample) != (due.unit, due.next_part, due.next_sample):
+        return NOTHING
+    finished = body.last and len(state.renders) == 1 and state.response.turn_ended
+    spoken = ch.Spoken(body.audio, end_of_turn=finished, last_part=body.last)
+    if finished:
+        return (spoken, ch.MessageClosed(ItemStatus.COMPLETED), ch.ResponseEnded("completed"))
+    return (spoken,)
+
+
+def side_output(state: State, body: ev.SideOutput) -> Changes:
+    """A response outside the conversation goes on, and may end."""
+    response = next((one for one in state.side if one.response_id == body.response_id), None)
+    if response is None:
+        return NOTHING
+    spoken: Changes = NOTHING
+    if body.text or body.audio:
+        spoken = (ch.SideSpoken(body.response_id, body.text, body.audio, body.tokens),)
+    if not body.last:
+        return spoken
+    return (*spoken, ch.SideEnded(body.response_id, "completed", body.calls))
+
+
+# --- playback -----------------------------------------------------------------------------------------------------
+
+
+def ack_playback(state: State, body: cmd.AckPlayback) -> Changes:
+    """Move the ledger; it never goes back and never beyond what was sent. Acks of older responses are harmless."""
+    ledger = state.playback
+    if not ledger.response_id or body.response_id not in (None, ledger.response_id):
+        return NOTHING
+    played = max(ledger.played_ms, min(body.played_ms, ledger.sent_ms))
+    committed = played if body.committed_ms is None else min(body.committed_ms, played)
+    return (ch.PlaybackMoved(played, max(ledger.committed_ms, committed)),)

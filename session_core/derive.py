@@ -1,0 +1,150 @@
+"""What follows from a state and is needed in more than one place. Nothing here is stored."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from session_core.audio import samples_to_ms
+from session_core.config import CommitPolicy, Modality, OverlapPolicy, Way
+from session_core.errors import BrokenInvariant
+from session_core.events import ToolCall
+from session_core.items import Item, ItemStatus, ItemType, Part, Role
+from session_core.state import Message, Response, State
+
+
+def received_samples(state: State) -> int:
+    """Input received so far, in samples at the model's rate."""
+    return state.input.received_samples(state.pinned.profile.input_sample_rate_hz)
+
+
+def waiting_samples(state: State) -> int:
+    """Input that no unit has taken yet."""
+    return received_samples(state) - state.clock.consumed_samples
+
+
+def ms_to_samples(state: State, ms: int) -> int:
+    """Input samples at the model's rate that `ms` amount to."""
+    return ms * state.pinned.profile.input_sample_rate_hz // 1000
+
+
+def has_work(state: State) -> bool:
+    """Tell whether a worker has something to do right now: a whole unit of input, or a response to give."""
+    unfinished = state.response is not None and not state.response.turn_ended
+    return unfinished or bool(state.side) or waiting_samples(state) >= state.pinned.profile.unit_samples
+
+
+def may_begin(state: State) -> bool:
+    """Tell whether the model may speak unasked. A session without turn detection waits to be asked on OpenAI's way."""
+    if state.config.turn_detection is not None:
+        return state.config.turn_detection.create_response
+    return state.pinned.way is Way.DUPLEX and state.config.auto_response
+
+
+def speech_interrupts(state: State) -> bool:
+    """Tell whether the user's speech may stop a response in this session."""
+    if state.pinned.way is Way.DUPLEX:
+        return state.config.overlap_policy is OverlapPolicy.BARGE_IN_ON_SPEECH
+    return state.config.turn_detection is not None and state.config.turn_detection.interrupt_response
+
+
+def message_id(response: Response) -> str:
+    """The id of the response's next item; the first message's is `item_` + response id, as clients expect."""
+    index = len(response.outputs)
+    return f"item_{response.response_id}_{index}" if index else f"item_{response.response_id}"
+
+
+def call_item(response: Response, call: ToolCall, item_id: str | None = None) -> Item:
+    """The finished item of a function call."""
+    return Item(
+        item_id or message_id(response),
+        ItemType.FUNCTION_CALL,
+        call_id=call.call_id,
+        name=call.name,
+        arguments=call.arguments,
+    )
+
+
+def message_item(
+    message: Message, response: Response, status: ItemStatus, heard_samples: int | None = None
+) -> Item:
+    """The item that a message leaves behind, heard as far as `heard_samples` (None: whole)."""
+    if message.modality is Modality.TEXT:
+        part = Part("output_text", text=message.text)
+    else:
+        part = Part(
+            "output_audio",
+            text=message.text,
+            samples=message.samples,
+            sample_rate_hz=response.output_format.sample_rate_hz,
+            marks=message.marks,
+            heard_samples=heard_samples,
+        )
+    return Item(message.item_id, role=Role.ASSISTANT, status=status, parts=(part,))
+
+
+def closed_message(state: State, status: ItemStatus) -> Item:
+    """The item that the open message becomes at this position: whole, or as far as it was heard.
+
+    Raises:
+        BrokenInvariant: no message is open.
+    """
+    response = state.response
+    if response is None or response.message is None:
+        raise BrokenInvariant("no message is open")
+    message = response.message
+    whole = (
+        status is ItemStatus.COMPLETED
+        and state.config.playback_commit_policy is CommitPolicy.COMMIT_ALL_ON_DONE
+    )
+    if message.modality is Modality.TEXT or (whole and message.heard_samples is None):
+        return message_item(message, response, status)
+    heard = heard_samples(state, message) if message.heard_samples is None else message.heard_samples
+    return message_item(message, response, status, min(heard, message.samples))
+
+
+def heard_samples(state: State, message: Message) -> int:
+    """How much of the message the user has heard: by its acks or, from a client that sends none, by the time it had."""
+    ledger = state.playback
+    if ledger.item_id != message.item_id:
+        return 0
+    heard_ms = (
+        ledger.played_ms if ledger.acknowledged else min(ledger.sent_ms, state.now_ms - ledger.began_ms)
+    )
+    return heard_ms * ledger.output_format.sample_rate_hz // 1000
+
+
+def sent_ms(message: Message, response: Response) -> int:
+    """Duration of the audio that the message gave out."""
+    return samples_to_ms(message.samples, response.output_format.sample_rate_hz)
+
+
+def find_item(state: State, item_id: str) -> int | None:
+    """Where the item stands in the history, newest searched first; None if it does not."""
+    for index in range(len(state.history) - 1, -1, -1):
+        if state.history[index].item_id == item_id:
+            return index
+    return None
+
+
+def item_before(state: State, index: int) -> str | None:
+    """The id of the item before `index`; None only for the first."""
+    return state.history[index - 1].item_id if index else None
+
+
+def place_of_output(state: State, call_id: str) -> int | None:
+    """Where a call's output belongs: behind its call and the outputs of earlier calls, so that order is call order."""
+    calls = [item.call_id for item in state.history if item.item_type is ItemType.FUNCTION_CALL]
+    if call_id not in calls:
+        return None
+    later = set(calls[calls.index(call_id) + 1 :])
+    for index, item in enumerate(state.history):
+        if item.item_type is ItemType.FUNCTION_CALL_OUTPUT and item.call_id in later:
+            return index
+    return len(state.history)
+
+
+def cut_part(item: Item, content_index: int, heard: int) -> Item:
+    """The item with one part heard only up to `heard` samples."""
+    parts = list(item.parts)
+    parts[content_index] = replace(parts[content_index], heard_samples=heard)
+    return replace(item, parts=tuple(parts))
