@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
-from session_core.audio import AudioFormat
+from session_core.audio import AudioFormat, Count, SampleRate
 
 
 class Clock(StrEnum):
@@ -43,13 +44,13 @@ class ModelProfile(Struct, frozen=True):
 
     model: str
     clock: Clock = Clock.UNIT
-    input_sample_rate_hz: int = 24_000
-    output_sample_rate_hz: int = 24_000
-    unit_samples: int = 1_920
+    input_sample_rate_hz: SampleRate = 24_000
+    output_sample_rate_hz: SampleRate = 24_000
+    unit_samples: Count = 1_920
     """Input samples of one unit at `input_sample_rate_hz`."""
-    silence_grace_ms: int = 200
+    silence_grace_ms: Count = 200
     """How long input may be late before silence stands in for it."""
-    max_silent_units: int = 0
+    max_silent_units: Count = 0
     """The unit clock rests after so many units of pure silence while the model listens; 0 = never."""
     reports_speech: bool = False
     """The model itself tells where the user's speech starts and stops."""
@@ -64,26 +65,26 @@ class ModelProfile(Struct, frozen=True):
 class Limits(Struct, frozen=True):
     """Bounds of one session. Pinned in `SessionOpened`: a replay applies the limits of its day."""
 
-    max_session_ms: int = 3_600_000
-    warn_before_ms: int = 60_000
+    max_session_ms: Count = 3_600_000
+    warn_before_ms: Count = 60_000
     """How long before the maximum a duplex client is warned."""
-    disconnect_grace_ms: int = 60_000
-    idle_timeout_ms: int = 600_000
-    max_pending_input_bytes: int = 32 << 20
+    disconnect_grace_ms: Count = 60_000
+    idle_timeout_ms: Count = 600_000
+    max_pending_input_bytes: Count = 32 << 20
     """Input that no unit has taken yet. Above one append of 15 MiB, the largest that the protocol allows."""
-    max_barren_workers: int = 3
+    max_barren_workers: Count = 3
     """Worker generations in a row that had work and completed no unit, before the session is given up."""
-    max_history_items: int = 256
-    min_commit_ms: int = 100
-    max_open_renders: int = 256
+    max_history_items: Annotated[int, Meta(ge=1)] = 256
+    min_commit_ms: Count = 100
+    max_open_renders: Count = 256
 
 
 class ServerVad(Struct, frozen=True):
     """Server-side turn detection. Field names, defaults and meaning are OpenAI's `server_vad`."""
 
     threshold: float = 0.5
-    prefix_padding_ms: int = 300
-    silence_duration_ms: int = 500
+    prefix_padding_ms: Count = 300
+    silence_duration_ms: Count = 500
     create_response: bool = True
     interrupt_response: bool = True
 
@@ -100,7 +101,7 @@ class SessionConfig(Struct, frozen=True):
     auto_response: bool = False
     """Duplex way: a commit asks for a response, and the model may speak unasked."""
     playback_commit_policy: CommitPolicy = CommitPolicy.ACK_ONLY
-    idle_timeout_s: int | None = None
+    idle_timeout_s: Count | None = None
     """None: the deployment's `Limits.idle_timeout_ms`."""
     temperature: float | None = None
     max_output_tokens: int | None = None
@@ -118,7 +119,7 @@ class SessionPatch(Struct, frozen=True, omit_defaults=True):
     turn_detection: ServerVad | UnsetType | None = UNSET
     auto_response: bool | UnsetType = UNSET
     playback_commit_policy: CommitPolicy | UnsetType = UNSET
-    idle_timeout_s: int | UnsetType | None = UNSET
+    idle_timeout_s: Count | UnsetType | None = UNSET
     temperature: float | UnsetType | None = UNSET
     max_output_tokens: int | UnsetType | None = UNSET
 

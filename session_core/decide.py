@@ -14,7 +14,7 @@ from session_core import changes as ch
 from session_core import commands as cmd
 from session_core import events as ev
 from session_core.audio import samples_to_ms
-from session_core.config import Way
+from session_core.config import Clock, Way
 from session_core.deadlines import Deadline, deadlines
 from session_core.errors import BrokenInvariant, Cause, Refusal
 from session_core.items import Item, ItemStatus, Part, Role
@@ -108,10 +108,12 @@ def model_failed(state: State, body: ev.ModelFailed) -> Changes:
 
 
 def has_work(state: State) -> bool:
-    """Tell whether a worker has something to do right now: a whole unit of input, or a response to give."""
-    profile = state.pinned.profile
-    waiting = state.input.received_samples(profile.input_sample_rate_hz) - state.clock.consumed_samples
-    return waiting >= profile.unit_samples or (state.response is not None and not state.response.turn_ended)
+    """Tell whether a worker has something to do right now: a response to give, or a unit of input that is whole."""
+    profile, response = state.pinned.profile, state.response
+    if response is not None and not response.turn_ended:
+        return True
+    waiting = _received(state) - state.clock.consumed_samples
+    return profile.clock is Clock.UNIT and waiting >= profile.unit_samples
 
 
 # --- configuration ------------------------------------------------------------------------------------------------
@@ -153,7 +155,7 @@ def append_audio(state: State, body: cmd.AppendAudio) -> Changes:
 def commit_input(state: State, body: cmd.CommitInput) -> Changes:
     """Seal the buffer into a user item and, where that was asked for, begin a response."""
     pinned, buffer = state.pinned, state.input
-    received = buffer.received_samples(pinned.profile.input_sample_rate_hz)
+    received = _received(state)
     buffered_ms = samples_to_ms(received - buffer.committed_samples, pinned.profile.input_sample_rate_hz)
     if buffered_ms < max(1, pinned.limits.min_commit_ms):
         message = (
@@ -174,10 +176,10 @@ def commit_input(state: State, body: cmd.CommitInput) -> Changes:
 
 def clear_input(state: State, body: cmd.ClearInput) -> Changes:
     """Drop what is not committed; with `cancel_turn` start a new epoch as well."""
-    received = state.input.received_samples(state.pinned.profile.input_sample_rate_hz)
+    dropped = ch.InputDropped(_received(state))
     if not body.cancel_turn:
-        return (ch.InputDropped(received),)
-    return (*_interrupt(state, "client_cancelled", "input_cancel"), ch.InputDropped(received))
+        return (dropped,)
+    return (*_interrupt(state, "client_cancelled", "input_cancel"), dropped)
 
 
 def speech_started(state: State, body: ev.SpeechStarted) -> Changes:
@@ -189,7 +191,7 @@ def speech_started(state: State, body: ev.SpeechStarted) -> Changes:
         or body.sample < state.input.committed_samples
     ):
         return NOTHING
-    began = ch.SpeechBegan(body.sample, _new_id("item", state))
+    began = ch.SpeechBegan(min(body.sample, _received(state)), _new_id("item", state))
     if state.response is not None and detection.interrupt_response:
         return (began, *_interrupt(state, "turn_detected", "speech"))
     return (began,)
@@ -200,11 +202,12 @@ def speech_stopped(state: State, body: ev.SpeechStopped) -> Changes:
     detection, buffer = state.config.turn_detection, state.input
     if buffer.speech_from is None:
         return NOTHING
-    ended = ch.SpeechEnded(body.sample)
-    if detection is None or body.sample <= buffer.committed_samples:
+    end = min(body.sample, _received(state))
+    ended = ch.SpeechEnded(end, _user_item_id(state))
+    if detection is None or end <= buffer.speech_from:
         return (ended,)
     first = max(buffer.committed_samples, buffer.speech_from - _samples(state, detection.prefix_padding_ms))
-    committed = ch.AudioCommitted(_user_item(state, first, body.sample), body.sample)
+    committed = ch.AudioCommitted(_user_item(state, first, end), end)
     if detection.create_response and state.response is None:
         return (ended, committed, ch.ResponseBegan(_response(state, requested=True)))
     return (ended, committed)
@@ -252,6 +255,8 @@ def unit_completed(state: State, body: ev.ModelUnitCompleted) -> Changes:
     """Count the unit; then, if its epoch is not over, let the response begin, go on, or end by it."""
     if body.unit != state.clock.next_unit:
         raise BrokenInvariant(f"unit {body.unit} where unit {state.clock.next_unit} was due")
+    if body.first_sample + body.input_samples > _received(state):
+        raise BrokenInvariant(f"unit {body.unit} holds input that has not come")
     if body.epoch != state.epoch:
         return (ch.UnitTaken(body, muted=True),)
     active = state.response
@@ -358,6 +363,10 @@ def unreadable(state: State) -> Changes:
 # --- shared -------------------------------------------------------------------------------------------------------
 
 
+def _received(state: State) -> int:
+    return state.input.received_samples(state.pinned.profile.input_sample_rate_hz)
+
+
 def _samples(state: State, ms: int) -> int:
     return ms * state.pinned.profile.input_sample_rate_hz // 1000
 
@@ -373,8 +382,12 @@ def _refused(body: Any, cause: Cause, message: str, param: str | None = None) ->
 
 def _user_item(state: State, first: int, end: int) -> Item:
     part = Part("input_audio", first_sample=first, samples=end - first)
-    item_id = state.input.speech_item_id or _new_id("item", state)
-    return Item(item_id, role=Role.USER, status=ItemStatus.COMPLETED, parts=(part,))
+    return Item(_user_item_id(state), role=Role.USER, status=ItemStatus.COMPLETED, parts=(part,))
+
+
+def _user_item_id(state: State) -> str:
+    """The id that was promised when the speech began; a new one without speech, or for what follows a manual commit."""
+    return state.input.speech_item_id or _new_id("item", state)
 
 
 def _response(state: State, *, requested: bool, options: cmd.ResponseOptions | None = None) -> Response:
