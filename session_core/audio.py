@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 SAMPLE_RATES_HZ = (8_000, 16_000, 22_050, 24_000, 48_000)
 
 TICKS_PER_S = 7_056_000
 """Least common multiple of all sample rates: audio time in ticks is exact at every one of them."""
+
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
+"""A number of samples, milliseconds or things in an entry. The decoder refuses all others: what the fold computes from
+them stays within the 64 bits of an encoded integer."""
+
+SampleRate: TypeAlias = Annotated[int, Meta(ge=SAMPLE_RATES_HZ[0], le=SAMPLE_RATES_HZ[-1])]
+"""Samples per second in an entry; never zero, so that it divides."""
 
 
 class Encoding(StrEnum):
@@ -28,7 +36,7 @@ class AudioFormat(Struct, frozen=True):
     """An encoding at a sample rate; fixed for a session's lifetime unless it is updated."""
 
     encoding: Encoding = Encoding.PCM16
-    sample_rate_hz: int = 24_000
+    sample_rate_hz: SampleRate = 24_000
 
     @property
     def sample_bytes(self) -> int:

@@ -128,9 +128,10 @@ class SpeechBegan(Change, frozen=True):
 
 
 class SpeechEnded(Change, frozen=True):
-    """The user stopped."""
+    """The user stopped. `item_id` is what the speech becomes, unless a manual commit already took all of it."""
 
     sample: int
+    item_id: str
 
 
 class UnitTaken(Change, frozen=True):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
-from session_core.audio import AudioFormat
+from session_core.audio import AudioFormat, Count, SampleRate
 
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -62,13 +62,13 @@ class ModelProfile(Struct, frozen=True):
 
     model: str
     clock: Clock = Clock.UNIT
-    input_sample_rate_hz: int = 24_000
-    output_sample_rate_hz: int = 24_000
-    unit_samples: int = 1_920
+    input_sample_rate_hz: SampleRate = 24_000
+    output_sample_rate_hz: SampleRate = 24_000
+    unit_samples: Count = 1_920
     """Input samples of one unit at `input_sample_rate_hz`."""
-    silence_grace_ms: int = 200
+    silence_grace_ms: Count = 200
     """How long input may be late before silence stands in for it."""
-    max_silent_units: int = 0
+    max_silent_units: Count = 0
     """The unit clock rests after so many units of pure silence while the model listens; 0 = never."""
     reports_speech: bool = False
     """The model itself tells where the user's speech starts and stops."""
@@ -87,25 +87,25 @@ class RateLimit(Struct, frozen=True):
     """At most `limit` responses (`requests`) or output tokens (`tokens`) in each window of `window_s`."""
 
     name: str
-    limit: int
-    window_s: int = 60
+    limit: Count
+    window_s: Count = 60
 
 
 class Limits(Struct, frozen=True):
     """Bounds of one session. Pinned in `SessionOpened`: a replay applies the limits of its day."""
 
-    max_session_ms: int = 3_600_000
-    warn_before_ms: int = 60_000
+    max_session_ms: Count = 3_600_000
+    warn_before_ms: Count = 60_000
     """How long before the maximum a duplex client is warned."""
-    disconnect_grace_ms: int = 60_000
-    idle_timeout_ms: int = 600_000
-    max_pending_input_bytes: int = 32 << 20
+    disconnect_grace_ms: Count = 60_000
+    idle_timeout_ms: Count = 600_000
+    max_pending_input_bytes: Count = 32 << 20
     """Input that no unit has taken yet. Above one append of 15 MiB, the largest that the protocol allows."""
-    max_barren_workers: int = 3
+    max_barren_workers: Count = 3
     """Worker generations in a row that had work and completed no unit, before the session is given up."""
-    max_history_items: int = 256
-    min_commit_ms: int = 100
-    max_side_responses: int = 8
+    max_history_items: Annotated[int, Meta(ge=1)] = 256
+    min_commit_ms: Count = 100
+    max_side_responses: Count = 8
     """Responses outside the conversation that may be in progress at once."""
     rate_limits: tuple[RateLimit, ...] = ()
 
@@ -115,9 +115,9 @@ class TurnDetection(Struct, frozen=True):
 
     kind: str = "server_vad"
     threshold: float = 0.5
-    prefix_padding_ms: int = 300
-    silence_duration_ms: int = 500
-    idle_timeout_ms: int | None = None
+    prefix_padding_ms: Count = 300
+    silence_duration_ms: Count = 500
+    idle_timeout_ms: Count | None = None
     """Ask for a response when the user says nothing for so long after the last one was played. None: never."""
     eagerness: str = "auto"
     """Of `semantic_vad` only."""
@@ -159,7 +159,7 @@ class SessionConfig(Struct, frozen=True):
     playback_commit_policy: CommitPolicy = CommitPolicy.COMMIT_ALL_ON_DONE
     overlap_policy: OverlapPolicy = OverlapPolicy.BARGE_IN_ON_SPEECH
     """Duplex way; on OpenAI's way `turn_detection.interrupt_response` decides."""
-    overlap_barge_in_ms: int = 0
+    overlap_barge_in_ms: Count = 0
     """Speech over a response interrupts it once it has lasted so long; 0: at once. Shorter speech is an acknowledgement."""
     speed: float = 1.0
     noise_reduction: JsonObject | None = None
@@ -189,7 +189,7 @@ class SessionPatch(Struct, frozen=True, omit_defaults=True):
     tool_choice: str | JsonObject | UnsetType = UNSET
     playback_commit_policy: CommitPolicy | UnsetType = UNSET
     overlap_policy: OverlapPolicy | UnsetType = UNSET
-    overlap_barge_in_ms: int | UnsetType = UNSET
+    overlap_barge_in_ms: Count | UnsetType = UNSET
     speed: float | UnsetType = UNSET
     noise_reduction: JsonObject | UnsetType | None = UNSET
     tracing: str | JsonObject | UnsetType | None = UNSET

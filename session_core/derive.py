@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from session_core.audio import samples_to_ms
-from session_core.config import CommitPolicy, Modality, OverlapPolicy, Way
+from session_core.config import Clock, CommitPolicy, Modality, OverlapPolicy, Way
 from session_core.errors import BrokenInvariant
 from session_core.events import ToolCall
 from session_core.items import Item, ItemStatus, ItemType, Part, Role
@@ -28,9 +28,11 @@ def ms_to_samples(state: State, ms: int) -> int:
 
 
 def has_work(state: State) -> bool:
-    """Tell whether a worker has something to do right now: a whole unit of input, or a response to give."""
-    unfinished = state.response is not None and not state.response.turn_ended
-    return unfinished or bool(state.side) or waiting_samples(state) >= state.pinned.profile.unit_samples
+    """Tell whether a worker has something to do right now: a response to give, or a unit of input that is whole."""
+    response, profile = state.response, state.pinned.profile
+    if state.side or (response is not None and not response.turn_ended):
+        return True
+    return profile.clock is Clock.UNIT and waiting_samples(state) >= profile.unit_samples
 
 
 def may_begin(state: State) -> bool:

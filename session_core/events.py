@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from session_core.audio import Count
 from session_core.config import Dialect, Limits, ModelProfile, SessionConfig, Way
 
 
@@ -68,13 +69,13 @@ class AssignmentDeclined(Event, tag="wd1", frozen=True):
 class SpeechStarted(Event, tag="ss1", frozen=True):
     """The user's speech begins at `sample` of the input, at the model's rate."""
 
-    sample: int
+    sample: Count
 
 
 class SpeechStopped(Event, tag="se1", frozen=True):
     """The user's speech ends before `sample` of the input, at the model's rate."""
 
-    sample: int
+    sample: Count
 
 
 class Decision(StrEnum):
@@ -103,9 +104,9 @@ class ModelUnitCompleted(Event, tag="mu1", frozen=True):
 
     unit: int
     epoch: int
-    first_sample: int
-    input_samples: int
-    silence_samples: int
+    first_sample: Count
+    input_samples: Count
+    silence_samples: Count
     decision: Decision
     token_ids: tuple[int, ...] = ()
     codes: bytes = b""
@@ -173,10 +174,17 @@ class DeadlinePassed(Event, tag="dp1", frozen=True):
 
 
 class OutboundDigest(Event, tag="od1", frozen=True):
-    """Hash chain over the canonical outbound events up to `seq`, as a gateway projected them. Changes no state."""
+    """What a gateway had folded and projected so far, for `verify` to compare with. Changes no state.
+
+    `sha256` is the hash chain over the canonical outbound events up to `seq`. `upto` is the last entry folded into it,
+    and `crc32` the running checksum of every entry up to there: audio of the user's changes no outbound event, and
+    damage to it is found all the same. `upto` (0, 0): the gateway gave no checksum.
+    """
 
     seq: int
     sha256: bytes
+    upto: tuple[int, int] = (0, 0)
+    crc32: int = 0
 
 
 AnyEvent: TypeAlias = (

@@ -65,9 +65,12 @@ def _config_changed(state: State, change: ch.ConfigChanged) -> State:
 
 
 def _audio_received(state: State, change: ch.AudioReceived) -> State:
-    size, buffer = len(change.audio), state.input
+    size, buffer, clock = len(change.audio), state.input, state.clock
+    if not buffer.received_bytes:
+        clock = replace(clock, covered_ms=state.now_ms)
     return replace(
         state,
+        clock=clock,
         input=replace(
             buffer,
             received_bytes=buffer.received_bytes + size,
@@ -83,12 +86,11 @@ def _text_received(state: State, change: ch.TextReceived) -> State:
 
 def _audio_committed(state: State, change: ch.AudioCommitted) -> State:
     """Speech that runs over a commit goes on from there, as an item of its own."""
-    goes_on = state.input.speech_from is not None
     buffer = replace(
         state.input,
         committed_samples=change.upto_samples,
-        speech_from=change.upto_samples if goes_on else None,
-        speech_item_id=f"{change.item.item_id}_next" if goes_on else None,
+        speech_from=None if state.input.speech_from is None else change.upto_samples,
+        speech_item_id=None,
         text="",
     )
     transcribing = state.transcribing
@@ -170,18 +172,18 @@ def _unit_taken(state: State, change: ch.UnitTaken) -> State:
 def _clock_after(state: State, unit: ModelUnitCompleted) -> UnitClock:
     """One unit further.
 
-    `covered_ms` moves on by one unit. It never runs ahead of the session's time by more than that (input sent faster
-    than real time buys no time without silence), and never falls behind by more than the grace (time in which nobody
-    could work is not made up for with silence).
+    `covered_ms` moves on by one unit. It never runs ahead of the session's time by more than that: input sent faster
+    than real time buys no time without silence. It never falls behind: with a unit of nothing but input the user has
+    caught up, and gets the whole grace again; with silence it keeps the pace, but time in which nobody could work is
+    not made up for.
     """
     clock, profile = state.clock, state.pinned.profile
+    behind_ms = profile.silence_grace_ms if unit.silence_samples else 0
     quiet = unit.input_samples == 0 and unit.decision is Decision.LISTEN
     return UnitClock(
         next_unit=unit.unit + 1,
         consumed_samples=max(clock.consumed_samples, unit.first_sample + unit.input_samples),
-        covered_ms=max(
-            min(clock.covered_ms, state.now_ms) + profile.unit_ms, state.now_ms - profile.silence_grace_ms
-        ),
+        covered_ms=max(min(clock.covered_ms, state.now_ms) + profile.unit_ms, state.now_ms - behind_ms),
         silent_units=clock.silent_units + 1 if quiet else 0,
     )
 

@@ -134,8 +134,7 @@ def _speech_began(before: State, change: ch.SpeechBegan, after: State) -> Events
 
 
 def _speech_ended(before: State, change: ch.SpeechEnded, after: State) -> Events:
-    item_id = before.input.speech_item_id or ""
-    return (wire.InputSpeechStopped(audio_end_ms=_input_ms(after, change.sample), item_id=item_id),)
+    return (wire.InputSpeechStopped(audio_end_ms=_input_ms(after, change.sample), item_id=change.item_id),)
 
 
 def _silence_passed(before: State, change: ch.SilencePassed, after: State) -> Events:

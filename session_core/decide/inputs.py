@@ -81,7 +81,7 @@ def speech_started(state: State, body: ev.SpeechStarted) -> Changes:
         return NOTHING
     if body.sample < state.input.committed_samples:
         return NOTHING
-    began = ch.SpeechBegan(body.sample, new_id("item", state))
+    began = ch.SpeechBegan(min(body.sample, received_samples(state)), new_id("item", state))
     if state.response is None:
         return (began,)
     if not speech_interrupts(state):
@@ -113,13 +113,14 @@ def speech_stopped(state: State, body: ev.SpeechStopped) -> Changes:
     detection, buffer = state.config.turn_detection, state.input
     if buffer.speech_from is None:
         return NOTHING
-    ended = ch.SpeechEnded(body.sample)
-    if detection is None or body.sample <= buffer.committed_samples:
+    end = min(body.sample, received_samples(state))
+    ended = ch.SpeechEnded(end, _user_item_id(state))
+    if detection is None or end <= buffer.speech_from:
         return (ended,)
     first = max(
         buffer.committed_samples, buffer.speech_from - ms_to_samples(state, detection.prefix_padding_ms)
     )
-    committed = ch.AudioCommitted(_user_item(state, first, body.sample), body.sample)
+    committed = ch.AudioCommitted(_user_item(state, first, end), end)
     if not detection.create_response:
         return (ended, committed)
     return (ended, committed, *respond(state))
@@ -207,4 +208,9 @@ def _user_item(state: State, first: int, end: int) -> Item:
     parts = [Part("input_audio", first_sample=first, samples=end - first)] if end > first else []
     if state.input.text:
         parts.append(Part("input_text", text=state.input.text))
-    return Item(state.input.speech_item_id or new_id("item", state), role=Role.USER, parts=tuple(parts))
+    return Item(_user_item_id(state), role=Role.USER, parts=tuple(parts))
+
+
+def _user_item_id(state: State) -> str:
+    """The id that was promised when the speech began; a new one without speech, or for what follows a manual commit."""
+    return state.input.speech_item_id or new_id("item", state)

@@ -7,7 +7,7 @@ from session_core import commands as cmd
 from session_core import events as ev
 from session_core.decide.common import NOTHING, Changes, interrupt, new_response, rate_exhausted, refused
 from session_core.decide.inputs import long_overlap
-from session_core.derive import may_begin, message_id
+from session_core.derive import may_begin, message_id, received_samples
 from session_core.errors import BrokenInvariant, Cause
 from session_core.items import ItemStatus
 from session_core.state import Message, Response, State
@@ -74,6 +74,8 @@ def unit_completed(state: State, body: ev.ModelUnitCompleted) -> Changes:
     """Count the unit; then, if its epoch is not over, let the response begin, go on, or end by it."""
     if body.unit != state.clock.next_unit:
         raise BrokenInvariant(f"unit {body.unit} where unit {state.clock.next_unit} was due")
+    if body.first_sample + body.input_samples > received_samples(state):
+        raise BrokenInvariant(f"unit {body.unit} holds input that has not come")
     if body.epoch != state.epoch:
         return (ch.UnitTaken(body, muted=True),)
     overlap = long_overlap(state, body.first_sample + body.input_samples)

@@ -1,0 +1,54 @@
+# Every target first makes .venv current (scripts/setup-venv; nothing to do takes a blink).
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+ARGS ?=
+
+.PHONY: help setup demo serve test test-unit test-integration cov check fmt types bench lock clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## make .venv from requirements-dev.lock (PYTHON=... chooses the interpreter)
+	@scripts/setup-venv
+
+demo: setup ## start everything, talk a recorded clip through it, verify the journal
+	@$(BIN)/python -m duplex demo $(ARGS)
+
+serve: setup ## run the service on 127.0.0.1:8000
+	@$(BIN)/python -m duplex serve $(ARGS)
+
+test: setup ## all tests
+	@$(PYTEST) $(ARGS)
+
+test-unit: setup ## the tests that start no process
+	@$(PYTEST) -m "not integration" $(ARGS)
+
+test-integration: setup ## the tests that start real processes and servers
+	@$(PYTEST) -m integration $(ARGS)
+
+cov: setup ## session_core by its own tests: 100 % of lines and branches
+	@$(PYTEST) tests/session_core --cov --cov-report=term-missing $(ARGS)
+
+check: setup ## formatting, lint and types
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+fmt: setup ## format, and mend what the linter can mend
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+types: setup ## types only
+	@$(BIN)/mypy
+
+bench: setup ## the load generator on a service of its own
+	@$(BIN)/python -m duplex bench $(ARGS)
+
+lock: ## resolve pyproject.toml into the lock files (ARGS=--upgrade moves versions)
+	@scripts/lock $(ARGS)
+
+clean: ## remove what the targets made, .venv too
+	rm -rf .venv .venv.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage build dist out
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

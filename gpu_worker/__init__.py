@@ -1,0 +1,3 @@
+"""
+The GPU worker: follows the journals of its sessions, feeds the model and appends what came out.
+"""
