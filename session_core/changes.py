@@ -59,6 +59,8 @@ class Assigned(Change, frozen=True):
 class Unassigned(Change, frozen=True):
     """The session waits for another worker."""
 
+    barren: int
+
 
 class ConfigChanged(Change, frozen=True):
     """A new configuration is in force."""

@@ -85,26 +85,31 @@ def worker_assigned(state: State, body: ev.WorkerAssigned) -> Changes:
     held = state.worker
     if body.generation != held.generation + 1:
         return NOTHING
-    barren = held.barren
-    if held.completed_units:
-        barren = 0
-    elif held.generation and has_work(state):
-        barren += 1
+    barren = held.barren if held.worker is None else _barren(state)
     if barren >= state.pinned.limits.max_barren_workers:
         return _end(state, EndReason.ENGINE_ERROR)
     return (ch.Assigned(body.worker, body.generation, barren),)
 
 
 def assignment_declined(state: State, body: ev.AssignmentDeclined) -> Changes:
-    """The worker in office does not want the session."""
-    if state.worker.worker is not None and body.generation == state.worker.generation:
-        return (ch.Unassigned(),)
-    return NOTHING
+    """The worker in office does not want the session, or no longer. It is full or leaves; that is no sign of poison."""
+    held = state.worker
+    if held.worker is None or body.generation != held.generation:
+        return NOTHING
+    return (ch.Unassigned(0 if held.completed_units else held.barren),)
 
 
 def model_failed(state: State, body: ev.ModelFailed) -> Changes:
-    """The worker in office gives up; the next assignment counts it as barren if it did nothing."""
-    return (ch.Unassigned(),)
+    """The worker in office gives up."""
+    return (ch.Unassigned(_barren(state)),)
+
+
+def _barren(state: State) -> int:
+    """Count the generations in a row, up to the one in office, that had work and did none of it."""
+    held = state.worker
+    if held.completed_units:
+        return 0
+    return held.barren + 1 if has_work(state) else held.barren
 
 
 def has_work(state: State) -> bool:

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from session_core import changes as ch
 from session_core.audio import samples_to_ms
-from session_core.errors import BrokenInvariant
 from session_core.events import Decision, ModelUnitCompleted
 from session_core.items import Item, ItemStatus, Part, Role
 from session_core.state import (
@@ -53,7 +52,7 @@ def _assigned(state: State, change: ch.Assigned) -> State:
 
 
 def _unassigned(state: State, change: ch.Unassigned) -> State:
-    return replace(state, worker=replace(state.worker, worker=None))
+    return replace(state, worker=replace(state.worker, worker=None, barren=change.barren))
 
 
 def _config_changed(state: State, change: ch.ConfigChanged) -> State:
@@ -110,11 +109,11 @@ def _speech_ended(state: State, change: ch.SpeechEnded) -> State:
 
 
 def _unit_taken(state: State, change: ch.UnitTaken) -> State:
-    worker = state.worker
+    worker, clock = state.worker, _clock_after(state, change.unit)
     return replace(
         state,
-        clock=_clock_after(state, change.unit),
-        input=replace(state.input, pending_bytes=_pending_after(state, change.unit)),
+        clock=clock,
+        input=replace(state.input, pending_bytes=_pending_after(state, clock.consumed_samples)),
         worker=replace(worker, completed_units=worker.completed_units + 1),
     )
 
@@ -138,13 +137,12 @@ def _clock_after(state: State, unit: ModelUnitCompleted) -> UnitClock:
     )
 
 
-def _pending_after(state: State, unit: ModelUnitCompleted) -> int:
+def _pending_after(state: State, consumed_samples: int) -> int:
     """Bytes that still wait: what waits in samples, as its share of what came in. Exact at one format, fair at several."""
     buffer = state.input
     received = buffer.received_samples(state.pinned.profile.input_sample_rate_hz)
     waited = received - state.clock.consumed_samples
-    left = received - max(state.clock.consumed_samples, unit.first_sample + unit.input_samples)
-    return buffer.pending_bytes * left // waited if waited > 0 else 0
+    return buffer.pending_bytes * (received - consumed_samples) // waited if waited else 0
 
 
 def _response_began(state: State, change: ch.ResponseBegan) -> State:
@@ -227,8 +225,7 @@ def _same(state: State, change: ch.Change) -> State:
 
 
 def _active(state: State) -> Response:
-    if state.response is None:
-        raise BrokenInvariant("output without a response")
+    assert state.response is not None
     return state.response
 
 

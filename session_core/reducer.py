@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from session_core import changes as ch
@@ -97,7 +98,7 @@ class Outbound(NamedTuple):
     attachment_id: str | None = None
 
 
-class Reduction(NamedTuple):
+class Reduction(Struct, frozen=True):
     """What one entry led to."""
 
     state: State
@@ -142,9 +143,9 @@ def _refuses(state: State, rule: Rule, stamp: Stamp | None) -> bool:
         return True
     if rule.role is Role.CLIENT:
         client = state.attachment
-        return not client.attached or (stamp.generation, stamp.n) != (client.generation, client.last_n + 1)
+        return not client.attached or stamp.generation != client.generation or stamp.n != client.last_n + 1
     worker = state.worker
-    return worker.worker is None or (stamp.generation, stamp.n) != (worker.generation, worker.last_n + 1)
+    return worker.worker is None or stamp.generation != worker.generation or stamp.n != worker.last_n + 1
 
 
 def _admit(state: State, position: Position, rule: Rule, entry: JournalEntry) -> State:

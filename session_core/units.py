@@ -38,9 +38,9 @@ def next_unit(state: State, now_ms: int) -> UnitPlan | None:
     profile, clock, response = pinned.profile, state.clock, state.response
     received = state.input.received_samples(profile.input_sample_rate_hz)
     waiting = min(received - clock.consumed_samples, profile.unit_samples)
-    asked = response is not None and not response.speaking
+    answers = response.response_id if response is not None and not response.speaking else None
     due_ms = silence_due_ms(state)
-    if waiting < profile.unit_samples and not asked and (due_ms is None or now_ms < due_ms):
+    if waiting < profile.unit_samples and answers is None and (due_ms is None or now_ms < due_ms):
         return None
     return UnitPlan(
         unit=clock.next_unit,
@@ -48,7 +48,7 @@ def next_unit(state: State, now_ms: int) -> UnitPlan | None:
         first_sample=clock.consumed_samples,
         input_samples=waiting,
         silence_samples=profile.unit_samples - waiting,
-        answers=response.response_id if asked and response is not None else None,
+        answers=answers,
         may_speak=response is not None or may_begin(state),
     )
 
