@@ -29,6 +29,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from gpu_worker.errors import AudioFormatError as AudioFormatError
+
 Pcm: TypeAlias = NDArray[np.float32]
 """Mono samples, float32 [samples], full scale is [-1, 1]."""
 
@@ -44,24 +46,11 @@ _ZERO_CROSSINGS: Final = 40
 _KAISER_BETA: Final = 7.857
 _CUTOFF: Final = 0.9375
 
+# Up to so many filter phases, each is applied to all its windows at once, which copies nothing.
+_FEW_PHASES: Final = 8
+
 # Bounds the memory of one step: 2048 windows of at most 480 taps are 4 MB.
 _STEP_SAMPLES: Final = 2048
-
-
-class AudioFormatError(ValueError):
-    """
-    Audio or a format that cannot be converted.
-
-    `param` names what is wrong ("encoding", "sample_rate_hz" or "audio"), `reason` says why.
-    """
-
-    def __init__(self, param: str, reason: str) -> None:
-        super().__init__(param, reason)
-        self.param = param
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.param}: {self.reason}"
 
 
 def samples_within(position: int, source_hz: int, target_hz: int) -> int:
@@ -163,13 +152,20 @@ class Resampler:
             return np.zeros(0, np.float32)
         bank = _filter_bank(self._up, self._down)
         windows = sliding_window_view(self._held, 2 * self._reach)
+        before = self._reach - 1 + self._held_from
         out = np.empty(end - first, np.float32)
-        for start in range(first, end, _STEP_SAMPLES):
-            stop = min(start + _STEP_SAMPLES, end)
-            whole, phase = np.divmod(np.arange(start, stop) * self._down, self._up)
-            rows = windows[whole - self._reach + 1 - self._held_from]
-            # Row by row, not a matrix product: BLAS may sum in another order for another number of rows.
-            np.einsum("kt,kt->k", rows, bank[phase], out=out[start - first : stop - first])
+        # Row by row, not a matrix product: BLAS may sum in another order for another number of rows.
+        if self._up <= _FEW_PHASES:
+            for start in range(first, min(first + self._up, end)):
+                whole, phase = divmod(start * self._down, self._up)
+                rows = windows[whole - before :: self._down][: -(-(end - start) // self._up)]
+                np.einsum("kt,t->k", rows, bank[phase], out=out[start - first :: self._up])
+        else:
+            for start in range(first, end, _STEP_SAMPLES):
+                stop = min(start + _STEP_SAMPLES, end)
+                wholes, phases = np.divmod(np.arange(start, stop) * self._down, self._up)
+                rows = windows[wholes - before]
+                np.einsum("kt,kt->k", rows, bank[phases], out=out[start - first : stop - first])
         self.produced = end
         keep_from = self._window_start(end)
         self._held = self._held[keep_from - self._held_from :].copy()

@@ -1,43 +1,48 @@
-"""The contract between the worker and a model. Provisional until two kinds of models have used it (docs/adr/0004).
+"""
+The contract between the worker and a model.
 
-A *plugin* is one loaded model in one worker process; it serves many sessions and batches their work inside. A *model
-session* is one session's place in it, opened with a context and closed when the session, its worker generation or its
-context is over. Everything a model session holds is a cache of the journal: `ModelPlugin.open` must be able to build the
-same from a `Context`, on another machine, after any unit.
+Provisional until two kinds of models have used it (docs/adr/0004).
 
-One contract fits both clocks. Unit-clocked models (Moshi family, MiniCPM-o, Nemotron VoiceChat, loopback) step once per
-unit of input, heard or silent. Commit-clocked models (Qwen3-Omni, a chain of recognition, language model and voice) step
-from the moment a response is asked for until they end the turn: there a unit is one piece of the answer, and only the
-first one carries input.
+A *plugin* is one loaded model in one worker process; it serves many sessions and batches their work inside. A
+*model session* is one session's place in it, opened with a context and closed when the session, its worker
+generation or its context is over. Everything a model session holds is a cache of the journal:
+`ModelPlugin.open` must be able to build the same from a `Context`, on another machine, after any unit.
+
+One contract fits both clocks. Unit-clocked models (Moshi family, MiniCPM-o, Nemotron VoiceChat, loopback)
+step once per unit of input, heard or silent. Commit-clocked models (Qwen3-Omni, a chain of recognition,
+language model and voice) step from the moment a response is asked for until they end the turn: there a unit
+is one piece of the answer, and only the first one carries input.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
-from typing import Literal, NamedTuple
+from collections.abc import AsyncGenerator, Mapping
+from typing import Literal, NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from gpu_worker.audio import Pcm as Pcm
 from session_core.config import ModelProfile, SessionConfig
 from session_core.events import Decision, ModelUnitCompleted
 from session_core.items import Item
+from session_core.state import Response
 from session_core.units import UnitPlan
-
-Pcm = npt.NDArray[np.float32]
-"""Mono samples, nominally within [-1, 1]; the rate is the profile's input or output rate."""
 
 
 class SpeechEdge(NamedTuple):
-    """Where the user's speech starts or stops, as the model hears it: `sample` counts input from the session's start."""
+    """
+    Where the user's speech starts or stops, as the model hears it; `sample` counts the session's input.
+    """
 
     kind: Literal["started", "stopped"]
     sample: int
 
 
 class UnitRecord(NamedTuple):
-    """A unit as the journal holds it. `muted`: the model said it, but no client heard of it."""
+    """
+    A unit as the journal holds it, but without its audio: contexts are built of tokens and codes.
+
+    `muted`: the model said it, but no client heard of it.
+    """
 
     completed: ModelUnitCompleted
     muted: bool
@@ -51,7 +56,11 @@ class Context(NamedTuple):
     units: tuple[UnitRecord, ...]
     """The units of the window, oldest first; tokens and codes are taken as they are, never sampled again."""
     pcm: Pcm
-    """Input of the window: samples [first_sample, first_sample + len(pcm)), up to what the last unit consumed."""
+    """
+    Input of the window: samples [first_sample, first_sample + len(pcm)), up to what the last unit consumed.
+
+    Input that was dropped before a unit took it is silence here.
+    """
     first_sample: int
     history: tuple[Item, ...]
     epoch: int
@@ -63,10 +72,13 @@ class UnitInput(NamedTuple):
 
     plan: UnitPlan
     pcm: Pcm
-    """[unit_samples]: `plan.input_samples` of input, then silence."""
+    """[unit_samples]: `plan.input_samples` of input, then silence. Not to be written to."""
     interrupted: bool
     """The epoch advanced since the last unit: stop saying what was being said."""
     history: tuple[Item, ...]
+    config: SessionConfig
+    response: Response | None
+    """The response in progress, with the client's wishes for it."""
 
 
 class UnitOutput(NamedTuple):
@@ -89,8 +101,21 @@ class RenderedPart(NamedTuple):
     last: bool
 
 
+class Spoken(NamedTuple):
+    """
+    What a model said so far in the turn that it is in: how many samples of output, and the last of them.
+    """
+
+    samples: int
+    tail: Pcm
+
+
 class ModelSession(ABC):
-    """One session's place in a model, from a context on. Calls never overlap, except that `render` runs beside `step`."""
+    """
+    One session's place in a model, from a context on.
+
+    Calls never overlap, except that `render` runs beside `step`.
+    """
 
     @abstractmethod
     async def step(self, unit: UnitInput) -> UnitOutput:
@@ -100,12 +125,24 @@ class ModelSession(ABC):
             ModelError: this session cannot go on in this worker; others can.
         """
 
-    def render(self, unit: ModelUnitCompleted, first_sample: int) -> AsyncIterator[RenderedPart]:
-        """Give the audio of a unit that had none, from `first_sample` of the unit's output on.
+    def render(self, unit: ModelUnitCompleted, first_sample: int) -> AsyncGenerator[RenderedPart, None]:
+        """
+        Give the audio of a unit that had none, from a sample of the unit's output on, at the model's rate.
 
-        Only for models that render later. The unit may have been worked on by another owner.
+        Only for models that render later. The unit may have been worked on by another owner. The generator
+        is closed early where nobody needs the rest.
         """
         raise NotImplementedError(f"{type(self).__name__} renders nothing")
+
+    def spoken(self, samples: int) -> Spoken | None:  # noqa: ARG002 - for those that override it
+        """
+        Tell what was said so far of the turn that the context ends in; None if it ends between two turns.
+
+        Asked at most once, before the first unit, where the client's rate is not the model's: the worker's
+        converter goes on without a seam if it has the last `samples` of the output. A model that cannot give
+        them keeps this default, and a failover in the middle of its speech costs the client 5 ms at most.
+        """
+        return None
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -121,7 +158,7 @@ class ModelPlugin(ABC):
     window_samples: int = 0
     """How much of the last input a context needs, in samples at the model's rate."""
 
-    async def start(self) -> None:
+    async def start(self) -> None:  # noqa: B027 - most models load when they are made
         """Load; the worker claims no session before this returns."""
 
     @abstractmethod
@@ -132,5 +169,20 @@ class ModelPlugin(ABC):
             ModelError: this session cannot be served here.
         """
 
-    async def aclose(self) -> None:
+    async def aclose(self) -> None:  # noqa: B027 - the process's end unloads most models
         """Unload; every model session is closed before."""
+
+
+class PluginFactory(Protocol):
+    """
+    Makes a plugin from its operator's options; what a model's name stands for in the registry.
+    """
+
+    def __call__(self, options: Mapping[str, str], /) -> ModelPlugin:
+        """
+        Give the plugin, not yet started.
+
+        Raises:
+            ModelError: the options do not fit.
+        """
+        ...

@@ -59,6 +59,8 @@ class Assigned(Change, frozen=True):
 class Unassigned(Change, frozen=True):
     """The session waits for another worker."""
 
+    barren: int
+
 
 class ConfigChanged(Change, frozen=True):
     """A new configuration is in force."""
@@ -154,14 +156,21 @@ class MessageOpened(Change, frozen=True):
 
 
 class Spoken(Change, frozen=True):
-    """The open message goes on. `audio` None: it follows in parts. `unit` is None for such a part."""
+    """The open message goes on by what a unit said. `audio` None: it follows in parts."""
 
+    unit: int
     audio: bytes | None
     text: str = ""
     tokens: int = 0
     end_of_turn: bool = False
-    unit: int | None = None
-    last_part: bool = False
+
+
+class PartRendered(Change, frozen=True):
+    """A part of the audio that a unit left for later. `last_part`: the unit's audio is whole."""
+
+    audio: bytes
+    last_part: bool
+    end_of_turn: bool
 
 
 class MessageClosed(Change, frozen=True):
@@ -301,6 +310,7 @@ AnyChange: TypeAlias = (
     | ResponseBegan
     | MessageOpened
     | Spoken
+    | PartRendered
     | MessageClosed
     | ToolCalled
     | TurnEnded

@@ -6,7 +6,6 @@ from msgspec.structs import replace
 
 from session_core.audio import samples_to_ms
 from session_core.config import Clock, CommitPolicy, Modality, OverlapPolicy, Way
-from session_core.errors import BrokenInvariant
 from session_core.events import ToolCall
 from session_core.items import Item, ItemStatus, ItemType, Part, Role
 from session_core.state import Message, Response, State
@@ -30,7 +29,7 @@ def ms_to_samples(state: State, ms: int) -> int:
 def has_work(state: State) -> bool:
     """Tell whether a worker has something to do right now: a response to give, or a unit of input that is whole."""
     response, profile = state.response, state.pinned.profile
-    if state.side or (response is not None and not response.turn_ended):
+    if state.side or state.renders or (response is not None and not response.turn_ended):
         return True
     return profile.clock is Clock.UNIT and waiting_samples(state) >= profile.unit_samples
 
@@ -44,9 +43,10 @@ def may_begin(state: State) -> bool:
 
 def speech_interrupts(state: State) -> bool:
     """Tell whether the user's speech may stop a response in this session."""
-    if state.pinned.way is Way.DUPLEX:
-        return state.config.overlap_policy is OverlapPolicy.BARGE_IN_ON_SPEECH
-    return state.config.turn_detection is not None and state.config.turn_detection.interrupt_response
+    detection = state.config.turn_detection
+    if detection is None or not detection.interrupt_response:
+        return False
+    return state.pinned.way is Way.OPENAI or state.config.overlap_policy is OverlapPolicy.BARGE_IN_ON_SPEECH
 
 
 def message_id(response: Response) -> str:
@@ -85,14 +85,10 @@ def message_item(
 
 
 def closed_message(state: State, status: ItemStatus) -> Item:
-    """The item that the open message becomes at this position: whole, or as far as it was heard.
-
-    Raises:
-        BrokenInvariant: no message is open.
-    """
+    """The item that the open message becomes at this position: whole, or as far as it was heard."""
     response = state.response
-    if response is None or response.message is None:
-        raise BrokenInvariant("no message is open")
+    assert response is not None
+    assert response.message is not None  # decide closes only what is open
     message = response.message
     whole = (
         status is ItemStatus.COMPLETED

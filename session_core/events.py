@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from session_core.audio import Count
+from session_core.audio import AudioFormat, Count
 from session_core.config import Dialect, Limits, ModelProfile, SessionConfig, Way
 
 
@@ -115,6 +115,8 @@ class ModelUnitCompleted(Event, tag="mu1", frozen=True):
     answers: str | None = None
     calls: tuple[ToolCall, ...] = ()
     """Function calls, after the text and audio of this unit."""
+    output_format: AudioFormat | None = None
+    """Format of `audio` where no response was in progress to pin one: a unit may begin a response unasked."""
 
 
 class OutputRendered(Event, tag="or1", frozen=True):

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from session_core import changes as ch
 from session_core.config import CommitPolicy
 from session_core.derive import call_item, closed_message, cut_part, message_id, received_samples, sent_ms
-from session_core.errors import BrokenInvariant
 from session_core.events import Decision, ModelUnitCompleted
 from session_core.items import Item, ItemStatus, Mark, Role
 from session_core.state import (
@@ -57,7 +56,7 @@ def _assigned(state: State, change: ch.Assigned) -> State:
 
 
 def _unassigned(state: State, change: ch.Unassigned) -> State:
-    return replace(state, worker=replace(state.worker, worker=None))
+    return replace(state, worker=replace(state.worker, worker=None, barren=change.barren))
 
 
 def _config_changed(state: State, change: ch.ConfigChanged) -> State:
@@ -159,11 +158,11 @@ def _speech_ended(state: State, change: ch.SpeechEnded) -> State:
 
 
 def _unit_taken(state: State, change: ch.UnitTaken) -> State:
-    worker = state.worker
+    worker, clock = state.worker, _clock_after(state, change.unit)
     return replace(
         state,
-        clock=_clock_after(state, change.unit),
-        input=replace(state.input, pending_bytes=_pending_after(state, change.unit)),
+        clock=clock,
+        input=replace(state.input, pending_bytes=_pending_after(state, clock.consumed_samples)),
         worker=replace(worker, completed_units=worker.completed_units + 1),
         playback=_settle(state.playback),
     )
@@ -188,12 +187,11 @@ def _clock_after(state: State, unit: ModelUnitCompleted) -> UnitClock:
     )
 
 
-def _pending_after(state: State, unit: ModelUnitCompleted) -> int:
+def _pending_after(state: State, consumed_samples: int) -> int:
     """Bytes that still wait: what waits in samples, as its share of what came in. Exact at one format, fair at several."""
     received = received_samples(state)
     waited = received - state.clock.consumed_samples
-    left = received - max(state.clock.consumed_samples, unit.first_sample + unit.input_samples)
-    return state.input.pending_bytes * left // waited if waited > 0 else 0
+    return state.input.pending_bytes * (received - consumed_samples) // waited if waited else 0
 
 
 def _response_began(state: State, change: ch.ResponseBegan) -> State:
@@ -218,29 +216,38 @@ def _message_opened(state: State, change: ch.MessageOpened) -> State:
 
 
 def _spoken(state: State, change: ch.Spoken) -> State:
-    response = _active(state)
-    message = response.message
-    if message is None:
-        raise BrokenInvariant("output without a message")
-    rendering, renders = state.renders[0] if change.unit is None else None, state.renders
+    """More of the message; audio that comes later leaves a `Render` behind."""
+    response, message = _saying(state)
     text = message.text + change.text
-    marks = message.marks
-    if rendering is not None:
-        renders = _renders_after(renders, change, response)
-        if rendering.next_part == 0:
-            marks = _marked(marks, message.samples, rendering.chars)
-    elif change.audio is None:
-        renders = (*renders, Render(change.unit or 0, len(text)))
+    if change.audio is None:
+        message = replace(message, text=text)
+        state = replace(state, renders=(*state.renders, Render(change.unit, len(text))))
     else:
-        marks = _marked(marks, message.samples, len(text))
-    samples = message.samples + response.output_format.samples(len(change.audio or b""))
-    message = replace(message, text=text, samples=samples, marks=marks)
-    tokens = response.output_tokens + change.tokens
+        message = replace(message, text=text, marks=_marked(message.marks, message.samples, len(text)))
+    response = replace(response, output_tokens=response.output_tokens + change.tokens)
+    return _with_audio(state, response, message, change.audio or b"")
+
+
+def _part_rendered(state: State, change: ch.PartRendered) -> State:
+    """Audio of the oldest unit that waits for it; its text begins to be said with its first part."""
+    response, message = _saying(state)
+    due, *later = state.renders
+    if due.next_part == 0:
+        message = replace(message, marks=_marked(message.marks, message.samples, due.chars))
+    if not change.last_part:
+        samples = response.output_format.samples(len(change.audio))
+        later = [replace(due, next_part=due.next_part + 1, next_sample=due.next_sample + samples), *later]
+    return _with_audio(replace(state, renders=tuple(later)), response, message, change.audio)
+
+
+def _with_audio(state: State, response: Response, message: Message, audio: bytes) -> State:
+    if not audio:
+        return replace(state, response=replace(response, message=message))
+    message = replace(message, samples=message.samples + response.output_format.samples(len(audio)))
     return replace(
         state,
-        renders=renders,
-        playback=_sent(state, response, message) if change.audio else state.playback,
-        response=replace(response, message=message, output_tokens=tokens),
+        response=replace(response, message=message),
+        playback=_sent(state, response, message),
     )
 
 
@@ -257,14 +264,6 @@ def _sent(state: State, response: Response, message: Message) -> Playback:
             response.response_id, message.item_id, response.output_format, began_ms=state.now_ms
         )
     return replace(ledger, sent_ms=sent_ms(message, response))
-
-
-def _renders_after(renders: tuple[Render, ...], change: ch.Spoken, response: Response) -> tuple[Render, ...]:
-    due, *later = renders
-    if change.last_part:
-        return tuple(later)
-    samples = response.output_format.samples(len(change.audio or b""))
-    return (replace(due, next_part=due.next_part + 1, next_sample=due.next_sample + samples), *later)
 
 
 def _message_closed(state: State, change: ch.MessageClosed) -> State:
@@ -367,9 +366,14 @@ def _same(state: State, change: ch.Change) -> State:
 
 
 def _active(state: State) -> Response:
-    if state.response is None:
-        raise BrokenInvariant("output without a response")
+    assert state.response is not None
     return state.response
+
+
+def _saying(state: State) -> tuple[Response, Message]:
+    response = _active(state)
+    assert response.message is not None  # decide opens a message before it says something
+    return response, response.message
 
 
 def _remember(state: State, item: Item, index: int) -> tuple[Item, ...]:
@@ -400,6 +404,7 @@ _EVOLVE: dict[type[ch.Change], Callable[[State, Any], State]] = {
     ch.ResponseBegan: _response_began,
     ch.MessageOpened: _message_opened,
     ch.Spoken: _spoken,
+    ch.PartRendered: _part_rendered,
     ch.MessageClosed: _message_closed,
     ch.ToolCalled: _tool_called,
     ch.TurnEnded: _turn_ended,

@@ -8,10 +8,9 @@ finds every damaged run of up to 32 bits for certain) and costs a third of a has
 
 from __future__ import annotations
 
+import binascii
 import hashlib
 import struct
-import zlib
-from typing import NamedTuple
 
 import msgspec
 
@@ -38,13 +37,13 @@ _canonical = msgspec.msgpack.Encoder()
 
 def checksum(crc32: int, position: Position, data: bytes) -> int:
     """Carry the running checksum over one more entry: its position, then its bytes."""
-    return zlib.crc32(data, zlib.crc32(_place.pack(*position), crc32))
+    return binascii.crc32(data, binascii.crc32(_place.pack(*position), crc32))
 
 
 _place = struct.Struct(">QQ")
 
 
-class Fold(NamedTuple):
+class Fold(msgspec.Struct, frozen=True):
     """A state, and the digests of what led to it. Immutable, so cheap to keep."""
 
     state: State = State()

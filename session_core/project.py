@@ -22,16 +22,15 @@ from session_core.derive import (
     message_id,
     message_item,
 )
-from session_core.errors import BrokenInvariant
-from session_core.items import Item, ItemStatus
+from session_core.items import Item, ItemStatus, Mark
 from session_core.state import EndReason, Message, Response, State
 
-Events: TypeAlias = Sequence[wire.ServerEvent]
+Events: TypeAlias = Sequence[wire.ServerEvent | wire.Outbound]
 SILENT: Events = ()
 
 
 def project(before: State, change: ch.Change, after: State) -> Events:
-    """Give the outbound events of one change, in order."""
+    """Give the outbound events of one change, in order; those for one attachment alone say for which."""
     return _PROJECT[type(change)](before, change, after)
 
 
@@ -39,25 +38,28 @@ def project(before: State, change: ch.Change, after: State) -> Events:
 
 
 def _attached(before: State, change: ch.Attached, after: State) -> Events:
-    session, generation = views.session(after), change.attachment.generation
-    if change.received_seq is None:
-        duplex = after.pinned.way is Way.DUPLEX
-        return (wire.SessionCreated(session=session, attachment_generation=generation if duplex else UNSET),)
+    attachment, pinned, session = change.attachment, after.pinned, views.session(after)
+    if attachment.generation == 1:
+        generation = attachment.generation if pinned.way is Way.DUPLEX else UNSET
+        created = wire.SessionCreated(session=session, attachment_generation=generation)
+        return (wire.Outbound(created, attachment.attachment_id),)
     resumed = wire.SessionResumed(
         session=session,
-        session_id=after.pinned.session_id,
-        attachment_generation=generation,
-        last_received_server_event_seq=change.received_seq,
+        session_id=pinned.session_id,
+        attachment_generation=attachment.generation,
+        last_received_server_event_seq=change.received_seq or 0,
         **views.receipts(after),
     )
+    told = wire.Outbound(resumed, attachment.attachment_id)
     if change.replaced is None:
-        return (resumed,)
-    replaced = wire.SessionReplaced(session_id=after.pinned.session_id, attachment_generation=generation)
-    return (replaced, resumed)
+        return (told,)
+    replaced = wire.SessionReplaced(session_id=pinned.session_id, attachment_generation=attachment.generation)
+    return (wire.Outbound(replaced, change.replaced), told)
 
 
 def _attach_refused(before: State, change: ch.AttachRefused, after: State) -> Events:
-    return (wire.ResumeRefused(error=wire.ErrorDetail(code=change.code, message=change.message)),)
+    refused = wire.ResumeRefused(error=wire.ErrorDetail(code=change.code, message=change.message))
+    return (wire.Outbound(refused, change.attachment_id),)
 
 
 # --- configuration, life signs, refusals --------------------------------------------------------------------------
@@ -269,37 +271,44 @@ def _opened(response: Response, message: Message, view: wire.ItemView) -> list[w
 
 def _spoken(before: State, change: ch.Spoken, after: State) -> Events:
     """The deltas. Audio alone is the common case."""
-    response = _active(after)
-    message = response.message
-    assert message is not None  # evolve refuses output without a message
+    response, message = _saying(after)
     events: list[wire.ServerEvent] = []
     if change.audio:
-        was = _active(before).message
-        events.append(
-            _audio_delta(after, response, message, change, len(was.marks) if was is not None else 0)
-        )
+        events.append(_audio_delta(before, after, change.audio, change.end_of_turn))
     if change.text:
         events.append(_text_delta(response, message, change.text))
     return events
 
 
-def _audio_delta(
-    after: State, response: Response, message: Message, change: ch.Spoken, marks_before: int
+def _part_rendered(before: State, change: ch.PartRendered, after: State) -> Events:
+    return (_audio_delta(before, after, change.audio, change.end_of_turn),) if change.audio else SILENT
+
+
+def _audio_delta(before: State, after: State, audio: bytes, end_of_turn: bool) -> wire.AudioDelta:
+    response, message = _saying(after)
+    new_marks = message.marks[len(_saying(before)[1].marks) :]
+    return _delta(response, message, audio, after.epoch, end_of_turn, new_marks)
+
+
+def _delta(
+    response: Response,
+    message: Message,
+    audio: bytes,
+    epoch: int,
+    end_of_turn: bool = False,
+    new_marks: tuple[Mark, ...] = (),
 ) -> wire.AudioDelta:
-    audio, audio_format = change.audio or b"", response.output_format
-    new = message.marks[marks_before:]
+    audio_format = response.output_format
     marks = tuple(
         wire.AudioTextMark(samples_to_ms(mark.sample, audio_format.sample_rate_hz), mark.chars)
-        for mark in new
+        for mark in new_marks
     )
     return wire.AudioDelta(
         **_place(response, message),
         delta=audio,
         format=audio_format.encoding,
         sample_rate_hz=audio_format.sample_rate_hz,
-        metadata=wire.DeltaMetadata(
-            after.epoch, change.end_of_turn, audio_format.ms(len(audio)), marks if marks else UNSET
-        ),
+        metadata=wire.DeltaMetadata(epoch, end_of_turn, audio_format.ms(len(audio)), marks or UNSET),
     )
 
 
@@ -322,8 +331,7 @@ def _message_closed(before: State, change: ch.MessageClosed, after: State) -> Ev
 def _closed(response: Response, view: wire.ItemView) -> list[wire.ServerEvent]:
     """The response's side of a message that ends. What was sent stays sent: the `.done` texts are the deltas joined."""
     message = response.message
-    if message is None:
-        raise BrokenInvariant("no message is open")
+    assert message is not None  # decide closes only what is open
     place = _place(response, message)
     done: list[wire.ServerEvent]
     if message.modality is Modality.TEXT:
@@ -407,7 +415,7 @@ def _side_spoken(before: State, change: ch.SideSpoken, after: State) -> Events:
     assert message is not None  # evolve opened it
     events = [] if was.message is not None else _opened(response, message, _opening_view(message))
     if change.audio:
-        events.append(_audio_delta(after, response, message, ch.Spoken(change.audio), 0))
+        events.append(_delta(response, message, change.audio, after.epoch))
     if change.text:
         events.append(_text_delta(response, message, change.text))
     return events
@@ -438,9 +446,14 @@ def _side_ended(before: State, change: ch.SideEnded, after: State) -> Events:
 
 
 def _active(state: State) -> Response:
-    if state.response is None:
-        raise BrokenInvariant("no response is in progress")
+    assert state.response is not None  # decide tells nothing of a response that is not in progress
     return state.response
+
+
+def _saying(state: State) -> tuple[Response, Message]:
+    response = _active(state)
+    assert response.message is not None  # decide opens a message before it says something
+    return response, response.message
 
 
 def _side(state: State, response_id: str) -> Response:
@@ -487,6 +500,7 @@ _PROJECT: dict[type[ch.Change], Callable[[State, Any, State], Events]] = {
     ch.ResponseBegan: _response_began,
     ch.MessageOpened: _message_opened,
     ch.Spoken: _spoken,
+    ch.PartRendered: _part_rendered,
     ch.MessageClosed: _message_closed,
     ch.ToolCalled: _tool_called,
     ch.TurnEnded: _silent,

@@ -31,12 +31,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from session_core import changes as ch
 from session_core import commands as cmd
 from session_core import events as ev
-from session_core import wire
 from session_core.decide import holders, inputs, outputs
 from session_core.decide.common import Changes, Decide
 from session_core.errors import BrokenInvariant, UnreadableEntry
@@ -44,6 +44,10 @@ from session_core.evolve import evolve
 from session_core.journal import Body, JournalEntry, Position, Role, Stamp, decode_entry
 from session_core.project import project
 from session_core.state import Phase, State
+from session_core.wire import Outbound as Outbound
+
+START: Position = (0, 0)
+"""Before every entry."""
 
 REDUCER_VERSION = 1
 """Pinned in `SessionOpened`. Another outbound event for the same journal needs another version."""
@@ -58,7 +62,7 @@ class Rule(NamedTuple):
 
 
 TABLE: dict[type[Body], Rule] = {
-    # What opens the session. Legal once.
+    # What opens the session. Legal as the first entry only.
     ev.SessionOpened: Rule(Phase.NEW, None, holders.opened),
     # Who holds it. Each names the generation it is about, so anybody may append it and repeats change nothing.
     ev.ClientAttached: Rule(Phase.OPEN, None, holders.client_attached),
@@ -99,14 +103,7 @@ TABLE: dict[type[Body], Rule] = {
 }
 
 
-class Outbound(NamedTuple):
-    """An outbound event, and the attachment it is for; None: the session's, for every attachment that comes."""
-
-    event: wire.ServerEvent
-    attachment_id: str | None = None
-
-
-class Reduction(NamedTuple):
+class Reduction(Struct, frozen=True):
     """What one entry led to."""
 
     state: State
@@ -143,7 +140,7 @@ def reduce_bytes(state: State, position: Position, data: bytes) -> Reduction:
 
 def _refuses(state: State, rule: Rule, stamp: Stamp | None) -> bool:
     """The one function that refuses: wrong phase, a writer out of office, or not its next append."""
-    if state.phase is not rule.phase:
+    if state.phase is not rule.phase or (rule.phase is Phase.NEW and state.position != START):
         return True
     if rule.role is None:
         return False
@@ -151,9 +148,9 @@ def _refuses(state: State, rule: Rule, stamp: Stamp | None) -> bool:
         return True
     if rule.role is Role.CLIENT:
         client = state.attachment
-        return not client.attached or (stamp.generation, stamp.n) != (client.generation, client.last_n + 1)
+        return not client.attached or stamp.generation != client.generation or stamp.n != client.last_n + 1
     worker = state.worker
-    return worker.worker is None or (stamp.generation, stamp.n) != (worker.generation, worker.last_n + 1)
+    return worker.worker is None or stamp.generation != worker.generation or stamp.n != worker.last_n + 1
 
 
 def _admit(state: State, position: Position, rule: Rule, entry: JournalEntry) -> State:
@@ -183,26 +180,19 @@ def _apply(state: State, decided: Changes) -> Reduction:
     outbound: list[Outbound] = []
     for change in decided:
         after = evolve(state, change)
-        for event in project(state, change, after):
-            if isinstance(event, wire.AddressedEvent):
-                outbound.append(_addressed(event, change, after, len(outbound)))
+        for item in project(state, change, after):
+            if isinstance(item, Outbound):
+                outbound.append(_named(item, after.position, len(outbound)))
                 continue
-            after = replace(after, seq=after.seq + 1)
-            numbered = replace(
-                event, event_id=f"event_{after.seq}", server_event_seq=after.seq, epoch=state.epoch
-            )
-            outbound.append(Outbound(numbered))
+            seq = after.seq + 1
+            after = replace(after, seq=seq)
+            event = replace(item, event_id=f"event_{seq}", server_event_seq=seq, epoch=state.epoch)
+            outbound.append(Outbound(event))
         state = after
     return Reduction(state, tuple(decided), tuple(outbound))
 
 
-def _addressed(event: wire.AddressedEvent, change: ch.Change, state: State, index: int) -> Outbound:
-    """Find who an unnumbered event is for: the loser of an attachment, or the new holder, or the one it replaced."""
-    milliseconds, number = state.position
-    named = replace(event, event_id=f"event_{milliseconds}_{number}_{index}")
-    if isinstance(change, ch.AttachRefused):
-        return Outbound(named, change.attachment_id)
-    assert isinstance(change, ch.Attached)
-    if isinstance(event, wire.SessionReplaced):
-        return Outbound(named, change.replaced)
-    return Outbound(named, change.attachment.attachment_id)
+def _named(addressed: Outbound, position: Position, index: int) -> Outbound:
+    """Give an unnumbered event its id, from its place."""
+    event_id = f"event_{position[0]}_{position[1]}_{index}"
+    return Outbound(replace(addressed.event, event_id=event_id), addressed.attachment_id)

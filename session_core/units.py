@@ -54,8 +54,15 @@ def next_unit(state: State, now_ms: int) -> UnitPlan | None:
         input_samples=waiting,
         silence_samples=profile.unit_samples - waiting,
         answers=asked,
-        may_speak=asked is not None or (may_begin(state) if response is None else response.begun),
+        may_speak=asked is not None or _goes_on_or_begins(state),
     )
+
+
+def _goes_on_or_begins(state: State) -> bool:
+    """The model is in the middle of a turn, or may begin one."""
+    if state.response is None:
+        return may_begin(state)
+    return state.response.begun and not state.response.turn_ended
 
 
 def silence_due_ms(state: State) -> int | None:

@@ -10,7 +10,7 @@ number and are never replayed. Field names and shapes: OpenAI Realtime API refer
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -137,8 +137,6 @@ class SessionView(Struct, frozen=True, kw_only=True):
 
 class AddressedEvent(ServerEvent, frozen=True, kw_only=True, gc=False):
     """An event for one attachment. The gateway that made the attachment delivers it; nobody replays it."""
-
-    addressee: ClassVar[bool] = True
 
 
 class SessionCreated(AddressedEvent, tag="session.created", frozen=True, kw_only=True):
@@ -646,5 +644,8 @@ class PlaybackAcknowledged(ServerEvent, tag="playback.acknowledged", frozen=True
     playback: PlaybackView
 
 
-OutboundEvent: TypeAlias = ServerEvent
-"""What the reducer gives out."""
+class Outbound(NamedTuple):
+    """An outbound event, and the attachment it is for; None: the session's, for every attachment that comes."""
+
+    event: ServerEvent
+    attachment_id: str | None = None

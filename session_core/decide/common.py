@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from session_core import changes as ch
 from session_core import commands as cmd
+from session_core.audio import AudioFormat
 from session_core.config import Modality
 from session_core.derive import received_samples
 from session_core.errors import Cause, Refusal
@@ -30,13 +31,22 @@ def refused(body: Any, cause: Cause, message: str, param: str | None = None) -> 
     return (ch.Refused(Refusal(cause, message, param), getattr(body, "event_id", None)),)
 
 
-def new_response(state: State, *, requested: bool, options: cmd.ResponseOptions | None = None) -> Response:
-    """A response that begins here, with the configuration in force and its own overrides."""
+def new_response(
+    state: State,
+    *,
+    requested: bool,
+    options: cmd.ResponseOptions | None = None,
+    output_format: AudioFormat | None = None,
+) -> Response:
+    """A response that begins here, with the configuration in force and its own overrides.
+
+    `output_format` is that of the audio which the model began with unasked, if it says so.
+    """
     options = options or cmd.ResponseOptions()
     modality = options.output_modality
     return Response(
         response_id=new_id("resp", state),
-        output_format=state.config.output_format,
+        output_format=output_format or state.config.output_format,
         modality=modality if isinstance(modality, Modality) else state.config.output_modality,
         options=options,
         requested=requested,

@@ -71,25 +71,32 @@ def worker_assigned(state: State, body: ev.WorkerAssigned) -> Changes:
     if body.generation != held.generation + 1:
         return NOTHING
     barren = held.barren
-    if held.completed_units:
-        barren = 0
-    elif held.generation and has_work(state):
-        barren += 1
+    if held.worker is not None:
+        barren = _barren(state, counts=has_work(state))
     if barren >= state.pinned.limits.max_barren_workers:
         return end(state, EndReason.ENGINE_ERROR)
     return (ch.Assigned(body.worker, body.generation, barren),)
 
 
 def assignment_declined(state: State, body: ev.AssignmentDeclined) -> Changes:
-    """The worker in office does not want the session."""
-    if state.worker.worker is not None and body.generation == state.worker.generation:
-        return (ch.Unassigned(),)
-    return NOTHING
+    """The worker in office does not want the session, or no longer. It is full or leaves; that is no sign of poison."""
+    held = state.worker
+    if held.worker is None or body.generation != held.generation:
+        return NOTHING
+    return (ch.Unassigned(_barren(state, counts=False)),)
 
 
 def model_failed(state: State, body: ev.ModelFailed) -> Changes:
-    """The worker in office gives up; the next assignment counts it as barren if it did nothing."""
-    return (ch.Unassigned(),)
+    """The worker in office gives up."""
+    return (ch.Unassigned(_barren(state, counts=True)),)
+
+
+def _barren(state: State, *, counts: bool) -> int:
+    """The generations in a row without a completed unit, up to the one in office, if that one `counts`."""
+    held = state.worker
+    if held.completed_units:
+        return 0
+    return held.barren + 1 if counts else held.barren
 
 
 def update_session(state: State, body: cmd.UpdateSession) -> Changes:

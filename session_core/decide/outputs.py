@@ -83,14 +83,13 @@ def unit_completed(state: State, body: ev.ModelUnitCompleted) -> Changes:
         return (ch.UnitTaken(body, muted=True), *overlap)
     if body.decision is ev.Decision.LISTEN:
         return (ch.UnitTaken(body, muted=False), *_listened(state.response, body))
-    response = state.response
-    if response is None and (not may_begin(state) or rate_exhausted(state) is not None):
+    if state.response is not None:
+        muted = state.response.turn_ended
+        return (ch.UnitTaken(body, muted), *(NOTHING if muted else _said(state, state.response, body)))
+    if not may_begin(state) or rate_exhausted(state) is not None:
         return (ch.UnitTaken(body, muted=True),)
-    begins: Changes = NOTHING
-    if response is None:
-        response = new_response(state, requested=False)
-        begins = (ch.ResponseBegan(response),)
-    return (ch.UnitTaken(body, muted=False), *begins, *_said(state, response, body))
+    response = new_response(state, requested=False, output_format=body.output_format)
+    return (ch.UnitTaken(body, muted=False), ch.ResponseBegan(response), *_said(state, response, body))
 
 
 def _said(state: State, response: Response, body: ev.ModelUnitCompleted) -> Changes:
@@ -98,11 +97,11 @@ def _said(state: State, response: Response, body: ev.ModelUnitCompleted) -> Chan
     out: list[ch.Change] = []
     ends_turn = body.decision is ev.Decision.TURN_END
     is_open = response.message is not None
-    if body.audio is None or body.audio or body.text:
+    if body.audio is None or body.audio or body.text or not body.calls:
         if not is_open:
             message = Message(message_id(response), len(response.outputs), response.modality)
             out.append(ch.MessageOpened(message))
-        out.append(ch.Spoken(body.audio, body.text, len(body.token_ids), ends_turn, body.unit))
+        out.append(ch.Spoken(body.unit, body.audio, body.text, len(body.token_ids), ends_turn))
         is_open = True
     if body.calls:
         if is_open:
@@ -143,7 +142,7 @@ def output_rendered(state: State, body: ev.OutputRendered) -> Changes:
     if (body.unit, body.part, body.first_sample) != (due.unit, due.next_part, due.next_sample):
         return NOTHING
     finished = body.last and len(state.renders) == 1 and state.response.turn_ended
-    spoken = ch.Spoken(body.audio, end_of_turn=finished, last_part=body.last)
+    spoken = ch.PartRendered(body.audio, body.last, finished)
     if finished:
         return (spoken, ch.MessageClosed(ItemStatus.COMPLETED), ch.ResponseEnded("completed"))
     return (spoken,)

@@ -1,0 +1,1 @@
+"""Who may come in, before anything is spent on them."""

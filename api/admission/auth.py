@@ -1,0 +1,48 @@
+"""Authentication of an upgrade request: API keys, and an allow-list of origins. Needs no accepted socket."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+
+from api.settings import GatewaySettings
+
+KEY_PROTOCOL = "openai-insecure-api-key."
+"""Browsers cannot set headers; OpenAI's SDK offers the key as a subprotocol."""
+REALTIME_PROTOCOL = "realtime"
+
+
+def refusal(
+    headers: Mapping[str, str], subprotocols: Sequence[str], settings: GatewaySettings
+) -> HTTPStatus | None:
+    """Give the status that refuses a request, or None if it may come in."""
+    origin = headers.get("origin")
+    if origin is not None and settings.allowed_origins and origin not in settings.allowed_origins:
+        return HTTPStatus.FORBIDDEN
+    if settings.api_keys and not _known(_offered(headers, subprotocols), settings.api_keys):
+        return HTTPStatus.UNAUTHORIZED
+    return None
+
+
+def accepted_subprotocol(subprotocols: Sequence[str]) -> str | None:
+    """Choose what to echo: only `realtime`, never the one that carries a key."""
+    return REALTIME_PROTOCOL if REALTIME_PROTOCOL in subprotocols else None
+
+
+def _offered(headers: Mapping[str, str], subprotocols: Sequence[str]) -> str | None:
+    scheme, _, key = (headers.get("authorization") or "").partition(" ")
+    if scheme.lower() == "bearer" and key:
+        return key.strip()
+    for name in subprotocols:
+        if name.startswith(KEY_PROTOCOL):
+            return name.removeprefix(KEY_PROTOCOL)
+    return None
+
+
+def _known(offered: str | None, keys: Iterable[str]) -> bool:
+    """Compare with every key, in a time that tells nothing about any of them."""
+    if offered is None:
+        return False
+    given = offered.encode()
+    return sum(hmac.compare_digest(given, key.encode()) for key in keys) > 0

@@ -1,0 +1,53 @@
+"""Golden journals: recorded once, they fold to the same events for as long as their version is served."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from session_core.journal import decode_entry, encode_entry
+from session_core.reducer import REDUCER_VERSION
+from tests.session_core.checker import read, violations
+from tests.session_core.golden.make import GOLDEN, SCENARIOS, digests, load, pinned
+from tests.session_core.scenario import folded
+
+NAMES = [scenario.__name__ for scenario in SCENARIOS]
+
+
+def test_every_journal_is_pinned() -> None:
+    """No journal lies there unused, none is missing."""
+    assert sorted(NAMES) == sorted(path.stem for path in GOLDEN.glob("*.journal"))
+    assert sorted(NAMES) == sorted(pinned()[str(REDUCER_VERSION)])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_golden_journal_folds_to_its_digest(name: str) -> None:
+    """Another digest tells living sessions something else: a new reducer version (see golden/make.py)."""
+    assert pinned()[str(REDUCER_VERSION)][name] == digests(load(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_golden_journal_is_in_order(name: str) -> None:
+    """The recorded sessions keep the contract too."""
+    _, outbound = folded(load(name))
+    events = [read(msgspec.json.encode(event)) for event, attachment_id in outbound if attachment_id is None]
+
+    assert [] == violations(events)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_golden_journal_is_made_of_entries_of_today(name: str) -> None:
+    """Old entries stay readable; a field that is new takes its default."""
+    for _, data in load(name):
+        entry = decode_entry(data)
+        assert entry == decode_entry(encode_entry(entry.body, entry.stamp))
+
+
+def test_the_digest_depends_on_every_entry_that_counts() -> None:
+    """The pin can fail: a journal without one of its entries folds to something else."""
+    entries = load("plain_turn")
+    whole = digests(entries)
+
+    assert [] == [
+        cut for cut in range(len(entries) - 1) if digests(entries[:cut] + entries[cut + 1 :]) == whole
+    ]
