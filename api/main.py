@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import structlog
 import uvicorn
@@ -27,14 +30,35 @@ def run_gateway(settings: GatewaySettings) -> None:
 
 
 async def serve_gateway(settings: GatewaySettings) -> None:
-    """Open the store and serve on it, inside a running loop."""
+    """Open the store and serve on it until SIGTERM or SIGINT, inside a running loop."""
     async with open_store(settings.store_url) as store:
-        await make_server(create_app(store, settings), settings).serve()
+        server = make_server(create_app(store, settings), settings)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, server.handle_exit, number, None)
+        try:
+            await server.serve()
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which leaves signals to its caller.
+
+    By itself it raises a caught signal again at its end: the process would die of it before the store is closed, and
+    a graceful stop would look like a kill.
+    """
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
 
 
 def make_server(app: object, settings: GatewaySettings) -> uvicorn.Server:
     """Give the HTTP server with the settings that the WebSocket contract needs."""
-    return uvicorn.Server(
+    return _Server(
         uvicorn.Config(
             app,  # type: ignore[arg-type]
             host=settings.host,

@@ -56,7 +56,7 @@ class ContextLedger:
                     self._take_unit(change)
                 case ch.ResponseEnded():
                     self._to_render.clear()
-                case ch.Spoken(unit=None, last_part=True):
+                case ch.PartRendered(last_part=True):
                     self._to_render.pop(next(iter(self._to_render)))
                 case ch.InputDropped():
                     self._holes.append((self._consumed, change.upto_samples))

@@ -212,11 +212,11 @@ class SessionRunner:
         Go on with the converted audio of a response in which another worker stopped.
         """
         response, rate_hz = self._state.response, self._plugin.profile.output_sample_rate_hz
-        if response is None or not response.samples or response.output_format.sample_rate_hz == rate_hz:
+        if response is None or response.message is None or response.output_format.sample_rate_hz == rate_hz:
             return
         spoken = session.spoken(round(rate_hz * TAIL_S))
         if spoken is not None:
-            self._unit_audio.resume(response.output_format, response.samples, spoken)
+            self._unit_audio.resume(response.output_format, response.message.samples, spoken)
 
     def _why_unfit(self) -> str | None:
         """
@@ -304,6 +304,7 @@ class SessionRunner:
             text=output.text,
             audio=self._converted(output),
             answers=plan.answers,
+            output_format=None if self._state.response is not None else self._output_format,
         )
 
     def _converted(self, output: UnitOutput) -> bytes | None:

@@ -20,7 +20,10 @@ class UnitPlan(NamedTuple):
     silence_samples: int
     """How much silence stands in after the input."""
     answers: str | None
-    """The response that was asked for and has not begun, once all input from before the question is heard: speak now."""
+    """The response that was asked for and has not begun, once all input from before the question is heard: speak now.
+
+    On the commit clock every unit is a piece of an answer, and names its response.
+    """
     may_speak: bool
     """The model may speak at all: it is asked to, or is speaking, or may begin unasked. False: it only listens."""
 
@@ -32,10 +35,11 @@ def next_unit(state: State, now_ms: int) -> UnitPlan | None:
         state: the fold, caught up with the journal: silence must not stand in for input that is merely unread.
         now_ms: the store's time. Time in which the store could not be reached must not have passed.
     """
-    pinned = state.pinned
-    if state.phase is not Phase.OPEN or pinned.profile.clock is not Clock.UNIT:
+    if state.phase is not Phase.OPEN:
         return None
-    profile, clock, response = pinned.profile, state.clock, state.response
+    if state.pinned.profile.clock is Clock.COMMIT:
+        return _next_piece(state)
+    profile, clock, response = state.pinned.profile, state.clock, state.response
     waiting = min(waiting_samples(state), profile.unit_samples)
     asked = None
     if (
@@ -65,12 +69,31 @@ def _goes_on_or_begins(state: State) -> bool:
     return state.response.begun and not state.response.turn_ended
 
 
+def _next_piece(state: State) -> UnitPlan | None:
+    """Give the next piece of the answer that is asked for; the first one takes all input from before the question."""
+    response, clock = state.response, state.clock
+    if response is None or response.turn_ended:
+        return None
+    return UnitPlan(
+        unit=clock.next_unit,
+        epoch=state.epoch,
+        first_sample=clock.consumed_samples,
+        input_samples=max(0, response.after_sample - clock.consumed_samples),
+        silence_samples=0,
+        answers=response.response_id,
+        may_speak=True,
+    )
+
+
 def silence_due_ms(state: State) -> int | None:
     """Give the store's time at which silence stands in for input that has not come; None while the clock rests.
 
-    It rests before the first input, and after `max_silent_units` of silence in which the model only listened.
+    It rests before the first input, and after `max_silent_units` of silence in which the model only listened. Where a
+    commit moves the model on, nothing stands in for input.
     """
     profile, clock = state.pinned.profile, state.clock
+    if profile.clock is Clock.COMMIT:
+        return None
     speaking = state.response is not None
     if not speaking and profile.max_silent_units and clock.silent_units >= profile.max_silent_units:
         return None

@@ -41,7 +41,7 @@ class BetaSession(Struct, frozen=True, kw_only=True):
     input_audio_transcription: None = None
     turn_detection: wire.TurnDetectionView | None
     tools: tuple[()] = ()
-    tool_choice: str
+    tool_choice: str | dict[str, Any]
     temperature: float = 0.8
     max_response_output_tokens: int | Literal["inf"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from api.settings import SemanticVad
 from session_core.audio import AudioFormat, Encoding
-from session_core.config import Dialect, ServerVad, SessionConfig, Way
+from session_core.config import Dialect, TurnDetection, SessionConfig, Way
 
 
 @dataclass(slots=True)
@@ -39,5 +39,5 @@ def default_config(way: Way, model: str) -> SessionConfig:
     OpenAI's clients assume 24 kHz both ways and turn detection; duplex clients assume 16 kHz in and none.
     """
     if way is Way.OPENAI:
-        return SessionConfig(model=model, turn_detection=ServerVad())
+        return SessionConfig(model=model, turn_detection=TurnDetection())
     return SessionConfig(model=model, input_format=AudioFormat(Encoding.PCM16, 16_000))

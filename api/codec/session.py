@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from api.codec.context import CodecContext
 from api.codec.formats import WireFormat, audio_format
 from api.errors import CodecError
-from session_core.config import CommitPolicy, Dialect, ServerVad, SessionPatch, Way
+from session_core.config import CommitPolicy, Dialect, TurnDetection, SessionPatch, Way
 
 T = TypeVar("T")
 F = TypeVar("F")
@@ -190,10 +190,10 @@ def _voice(voice: Voice) -> str | UnsetType:
     return voice.id if isinstance(voice, WireVoice) else voice
 
 
-def _detection(detection: Detection, context: CodecContext) -> ServerVad | UnsetType | None:
+def _detection(detection: Detection, context: CodecContext) -> TurnDetection | UnsetType | None:
     match detection:
         case WireServerVad():
-            return ServerVad(
+            return TurnDetection(
                 threshold=detection.threshold,
                 prefix_padding_ms=detection.prefix_padding_ms,
                 silence_duration_ms=detection.silence_duration_ms,
@@ -205,7 +205,7 @@ def _detection(detection: Detection, context: CodecContext) -> ServerVad | Unset
             silence_ms = {"low": semantic.low_ms, "high": semantic.high_ms}.get(
                 detection.eagerness, semantic.medium_ms
             )
-            return ServerVad(
+            return TurnDetection(
                 silence_duration_ms=silence_ms,
                 create_response=detection.create_response,
                 interrupt_response=detection.interrupt_response,

@@ -20,7 +20,7 @@ from api.settings import SemanticVad
 from session_core import commands as cmd
 from session_core import wire
 from session_core.audio import AudioFormat, Encoding
-from session_core.config import Dialect, ServerVad, SessionPatch, Way
+from session_core.config import Dialect, TurnDetection, SessionPatch, Way
 from session_core.items import Item, ItemType, Part, Role
 
 
@@ -117,7 +117,7 @@ COMMANDS: list[tuple[dict[str, Any], cmd.AnyCommand]] = [
             "type": "response.create",
             "response": {"instructions": "x", "max_output_tokens": "inf", "metadata": {"a": "b"}},
         },
-        cmd.CreateResponse(cmd.ResponseOptions("x", None, {"a": "b"})),
+        cmd.CreateResponse(cmd.ResponseOptions("x", max_output_tokens=None, metadata={"a": "b"})),
     ),
     ({"type": "response.create", "response": {"conversation": "auto"}}, cmd.CreateResponse()),
     ({"type": "response.cancel"}, cmd.CancelResponse()),
@@ -314,11 +314,11 @@ GA_SESSIONS: list[tuple[dict[str, Any], SessionPatch]] = [
     ({"audio": {"input": {"turn_detection": None}}}, SessionPatch(turn_detection=None)),
     (
         {"audio": {"input": {"turn_detection": {"type": "server_vad", "silence_duration_ms": 200}}}},
-        SessionPatch(turn_detection=ServerVad(silence_duration_ms=200)),
+        SessionPatch(turn_detection=TurnDetection(silence_duration_ms=200)),
     ),
     (
         {"audio": {"input": {"turn_detection": {"type": "semantic_vad", "eagerness": "low"}}}},
-        SessionPatch(turn_detection=ServerVad(silence_duration_ms=1_000)),
+        SessionPatch(turn_detection=TurnDetection(silence_duration_ms=1_000)),
     ),
     ({"audio": {"input": {"format": {"type": "audio/pcm"}}}}, SessionPatch(input_format=PCM24)),
     (
