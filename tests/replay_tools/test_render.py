@@ -35,7 +35,7 @@ def test_a_conversation_fits_on_a_page() -> None:
     assert (
         "    18  1700000000680-0      +0.680s  w1#7    "
         "ModelUnitCompleted #6 speak 1920+0 samples epoch=0 token_ids=2 3840 B 80 ms"
-        "  -> UnitTaken, ResponseBegan, Spoken"
+        "  -> UnitTaken, ResponseBegan, MessageOpened, Spoken"
     ) == shown[6]
     assert "    35  1700000001360-0      +1.360s  c1#16   CloseSession  -> Ended" == shown[12]
     assert shown[13].endswith("refused (session ended)")
