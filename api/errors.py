@@ -6,6 +6,7 @@ GatewayError
 │   ├── OpeningRefused      the client or the deployment: no session comes of this connection
 │   ├── ResumeFailed        the client or the journal: this connection cannot continue this session
 │   └── TemporarilyRefused  infrastructure: the same request may succeed in a moment
+├── FrameTooLarge           us: an event that no client could take
 ├── ResyncRequired          infrastructure: the journal no longer holds what this client has to be sent
 └── SocketClosed            the client: it is gone
 
@@ -64,6 +65,20 @@ class ResumeFailed(Told):
 
 class TemporarilyRefused(Told):
     """Trying again may help: the code is none of those on which clients give up."""
+
+
+class FrameTooLarge(GatewayError):
+    """An event is larger than the largest frame that clients take: a plugin's units are too long.
+
+    Attributes:
+        event: the name of its class.
+        size_bytes: of its frame.
+    """
+
+    def __init__(self, event: str, size_bytes: int) -> None:
+        super().__init__(event, size_bytes)
+        self.event = event
+        self.size_bytes = size_bytes
 
 
 class ResyncRequired(GatewayError):

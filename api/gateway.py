@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from api.admission.ephemeral import ClientSecrets
 from api.placement import Fleet
 from api.reaper import Reaper
 from api.settings import GatewaySettings
@@ -38,6 +39,7 @@ class Gateway:
         self.settings = settings
         self.stats = Stats()
         self.fleet = Fleet(store, settings)
+        self.client_secrets = ClientSecrets(settings.client_secret_key)
         self.reaper = Reaper(self)
         self._connections: set[Connection] = set()
 
@@ -73,6 +75,11 @@ class Gateway:
         finally:
             self._connections.discard(connection)
             self.stats.sockets -= 1
+
+    @property
+    def lagging(self) -> int:
+        """How many connections are behind and read their journals again."""
+        return sum(connection.lagging for connection in self._connections)
 
     async def ready(self) -> bool:
         """Tell whether a session could be opened now, slots aside."""

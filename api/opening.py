@@ -119,6 +119,7 @@ async def resume_session(gateway: Gateway, wish: ResumeWish) -> Joined:
         raise _busy("The session cannot be reached at the moment.") from error
     attachment.attach(presented, wish.received_seq)
     gateway.stats.resumed += 1
+    gateway.stats.taken_over += state.attachment.attached
     return Joined(attachment, outbox, state.pinned.way, state.pinned.dialect, state.config)
 
 

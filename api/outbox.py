@@ -121,6 +121,7 @@ class Outbox:
     async def follow(self) -> Verdict:
         """Fold the journal as it grows, until it says that this attachment is over."""
         follower = self._store.follow(self._session_id, self.live.cursor)
+        self._stats.followers += 1
         try:
             async for entries in follower:
                 self._verdict = self._fold(entries)
@@ -137,6 +138,7 @@ class Outbox:
             self._verdict = Verdict.DETACHED
         finally:
             follower.close()
+            self._stats.followers -= 1
             self._news.set()
         return self._verdict or Verdict.DETACHED
 

@@ -38,7 +38,15 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     accept_any_model: bool = True
     """OpenAI's way: while exactly one model is served, every name means it. Stock clients send a name of
     OpenAI's unasked, and a refusal would reject their whole update. The session echoes the real name."""
+    voice_aliases: dict[str, str] = msgspec.field(default_factory=dict)
+    """The same for voices. A name without an alias is handed to the model and echoed as it is."""
+    transcription_aliases: dict[str, str] = msgspec.field(default_factory=dict)
+    """The same for the models that transcribe the user's audio."""
     semantic_vad: SemanticVad = SemanticVad()
+
+    client_secret_key: str = ""
+    """Signs ephemeral keys. All gateways of a deployment need the same one, at least 32 random characters.
+    Empty: a random one, so that this process alone takes the keys that it gives out."""
 
     handshake_timeout_s: float = 10.0
     """Duplex way: how long the first message may take."""

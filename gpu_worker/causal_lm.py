@@ -1,10 +1,11 @@
 """
-`causal_lm`: any causal language model, as a session of texts. It answers when it is asked, in pieces of a few tokens.
+`causal_lm`: any causal language model, as a session of texts that answers when it is asked.
 
-The session's request stays open in the engine for the whole conversation, so that only what is new is computed at each
-turn. Each piece of an answer is a unit of its own with the exact tokens of it; a worker that takes over in the middle of
-an answer goes on with the next token. What was cancelled or not heard is taken out of the context when the next answer
-begins: the context is built anew up to there, and with prefix caching most of it is still there.
+The session's request stays open in the engine for the whole conversation, so that only what is new is
+computed at each turn. Each piece of an answer is a unit of its own with the exact tokens of it; a worker that
+takes over in the middle of an answer goes on with the next token. What was cancelled or not heard is taken
+out of the context when the next answer begins: the context is built anew up to there, and with prefix caching
+most of it is still there.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class CausalLmSession(ModelSession):
     Args:
         engine: the loaded model.
         prompts: makes its prompts.
-        session_id: names the request, salts the cache and seeds the draws.
+        session_id: names the request and seeds the draws.
         held: the context that the journal says the model had.
     """
 
@@ -145,17 +146,17 @@ class CausalLmSession(ModelSession):
 
     def _feed(self, response_id: str, wishes: _Wishes) -> Fed | None:
         """
-        Tell what the context needs before the model speaks: the prompt of an answer that begins; nothing for one that
-        goes on, but that the context is recorded whole from time to time.
+        Tell what the context needs before the model speaks.
+
+        An answer that begins needs its prompt, one that goes on nothing; but from time to time the context is
+        recorded whole.
         """
         held, is_whole_due = self._held, self._held.since_whole >= WHOLE_EVERY
         if held.answering == response_id:
             return held.whole() if is_whole_due else None
         window = self._engine.window_tokens
         answer_tokens = min(self._settings.answer_tokens, wishes.max_tokens or window, window // 2)
-        prompt = self._prompts.build(
-            wishes.instructions, wishes.history, held, limit=window - answer_tokens
-        )
+        prompt = self._prompts.build(wishes.instructions, wishes.history, held, limit=window - answer_tokens)
         keep = 0 if is_whole_due else shared_tokens(held.token_ids, prompt.token_ids)
         return Fed(keep, prompt.token_ids[keep:], prompt.answers, prompt.first_item)
 
@@ -176,14 +177,15 @@ class CausalLmSession(ModelSession):
         shared = len(held) if held is wanted else shared_tokens(held, wanted)
         if stream is not None and (shared > stream.computed or stream.computed == shared < len(wanted)):
             return await stream.append(wanted[shared:], sampling, in_place_of=len(held) - shared)
-        # Something that the engine computed is not wanted: begin again. What is shared may still be in its cache.
+        # Something that was computed is not wanted: begin again. The cache may still hold what is shared.
         if stream is not None:
             await stream.aclose()
         self._stream = stream = self._open(ready)
         return await stream.append((), sampling)
 
     def _open(self, tokens: ContextTokens) -> EngineStream:
-        return self._engine.open(self._session_id, tokens.token_ids, salt=self._session_id)
+        # No salt: tokens are all of this model's input, and sessions with one instruction compute it once.
+        return self._engine.open(self._session_id, tokens.token_ids)
 
 
 class CausalLmPlugin(ModelPlugin):
@@ -193,9 +195,9 @@ class CausalLmPlugin(ModelPlugin):
 
     window_units = WHOLE_EVERY
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._settings = CausalLmSettings.from_options(options)
-        self.profile = ModelProfile(model=self._settings.model, clock=Clock.COMMIT, supports_text=True)
+    def __init__(self, settings: CausalLmSettings) -> None:
+        self._settings = settings
+        self.profile = ModelProfile(model=settings.model, clock=Clock.COMMIT, supports_text=True)
         self._engine: Engine | None = None
         self._prompts: ChatPrompt | None = None
 
@@ -248,3 +250,13 @@ class CausalLmPlugin(ModelPlugin):
         if self._engine is None:
             raise ModelError("the model is not loaded")
         return self._engine
+
+
+def causal_lm(options: Mapping[str, str]) -> CausalLmPlugin:
+    """
+    Make the plugin from an operator's options; see `CausalLmSettings`.
+
+    Raises:
+        ModelError: the options do not fit.
+    """
+    return CausalLmPlugin(CausalLmSettings.from_options(options))

@@ -13,8 +13,8 @@ TICKS_PER_S = 7_056_000
 """Least common multiple of all sample rates: audio time in ticks is exact at every one of them."""
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
-"""A number of samples, milliseconds or things in an entry. The decoder refuses all others: what the fold computes from
-them stays within the 64 bits of an encoded integer."""
+"""A number of samples, milliseconds or things in an entry. The decoder refuses all others: what the fold
+computes from them stays within the 64 bits of an encoded integer."""
 
 SampleRate: TypeAlias = Annotated[int, Meta(ge=SAMPLE_RATES_HZ[0], le=SAMPLE_RATES_HZ[-1])]
 """Samples per second in an entry; never zero, so that it divides."""

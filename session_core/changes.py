@@ -1,7 +1,8 @@
 """Changes: what an entry, once accepted, means for the session. Decided by the reducer, never journaled.
 
-`decide` gives them, `evolve` applies them, `project` tells them to clients, and a worker feeds its model by them: whoever
-acts on the journal acts on changes, because only they have passed the one function that refuses.
+`decide` gives them, `evolve` applies them, `project` tells them to clients, and a worker feeds its model by
+them: whoever acts on the journal acts on changes, because only they have passed the one function that
+refuses.
 """
 
 from __future__ import annotations
@@ -130,7 +131,10 @@ class SpeechBegan(Change, frozen=True):
 
 
 class SpeechEnded(Change, frozen=True):
-    """The user stopped. `item_id` is what the speech becomes, unless a manual commit already took all of it."""
+    """The user stopped.
+
+    `item_id` is what the speech becomes, unless a manual commit already took all of it.
+    """
 
     sample: int
     item_id: str
@@ -180,9 +184,17 @@ class MessageClosed(Change, frozen=True):
 
 
 class ToolCalled(Change, frozen=True):
-    """The response calls a function."""
+    """The response calls a function. `tokens` are those of its unit, if that said nothing besides."""
 
     call: ToolCall
+    tokens: int = 0
+
+
+class CallsDelayed(Change, frozen=True):
+    """Function calls wait for the audio before them; `tokens` as in `ToolCalled`."""
+
+    calls: tuple[ToolCall, ...]
+    tokens: int = 0
 
 
 class TurnEnded(Change, frozen=True):
@@ -204,7 +216,7 @@ class ResponseEnded(Change, frozen=True):
 
 
 class SideSpoken(Change, frozen=True):
-    """A response outside the conversation gives all or more of its one message."""
+    """A response outside the conversation gives more of its one message, or works on its calls."""
 
     response_id: str
     text: str
@@ -217,6 +229,8 @@ class SideEnded(Change, frozen=True):
 
     response_id: str
     status: str
+    reason: str | None = None
+    cause: str | None = None
     calls: tuple[ToolCall, ...] = ()
 
 
@@ -313,6 +327,7 @@ AnyChange: TypeAlias = (
     | PartRendered
     | MessageClosed
     | ToolCalled
+    | CallsDelayed
     | TurnEnded
     | Listened
     | ResponseEnded

@@ -1,7 +1,8 @@
 """Commands: what a client asked for. Appended by the gateway that holds the client's attachment.
 
 Each is journaled with a stable tag: two letters and the schema version. A tag is never used again for another
-meaning; a new field goes to the end with a default. `event_id` is the client's own id of its event, echoed in errors.
+meaning; a new field goes to the end with a default. `event_id` is the client's own id of its event, echoed in
+errors.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
+from session_core.audio import Count
 from session_core.config import JsonObject, Modality, SessionPatch, Tool
 from session_core.items import Item
 
@@ -35,8 +37,8 @@ class AppendAudio(Command, tag="aa1", frozen=True):
 class CommitInput(Command, tag="ci1", frozen=True):
     """Seal the buffer into a user item.
 
-    `respond`: True asks for a response, False for none, None leaves it to the session. `speech` False declares that
-    the buffer holds no speech.
+    `respond`: True asks for a response, False for none, None leaves it to the session. `speech` False
+    declares that the buffer holds no speech.
     """
 
     respond: bool | None = None
@@ -45,7 +47,10 @@ class CommitInput(Command, tag="ci1", frozen=True):
 
 
 class ClearInput(Command, tag="cl1", frozen=True):
-    """Drop what is not committed. `cancel_turn`: also start a new epoch, so that output in the making is muted."""
+    """Drop what is not committed.
+
+    `cancel_turn`: also start a new epoch, so that output in the making is muted.
+    """
 
     cancel_turn: bool = False
     event_id: str | None = None
@@ -77,8 +82,8 @@ class TruncateItem(Command, tag="it1", frozen=True):
     """Cut an assistant's audio and its transcript to what the user heard."""
 
     item_id: str
-    content_index: int
-    audio_end_ms: int
+    content_index: Count
+    audio_end_ms: Count
     event_id: str | None = None
 
 
@@ -154,7 +159,10 @@ class Heartbeat(Command, tag="hb1", frozen=True):
 
 
 class ConfirmAttachment(Command, tag="at1", frozen=True):
-    """The attachment's client spoke, in a message that is not journaled itself. Confirms the offered token."""
+    """The attachment's client spoke, in a message that is not journaled itself.
+
+    Confirms the offered token.
+    """
 
 
 class CloseSession(Command, tag="cs1", frozen=True):

@@ -1,4 +1,4 @@
-"""What a session is configured with: the model's profile and limits (pinned), the client's settings (mergeable)."""
+"""What a session is configured with: model profile and limits (pinned), the client's settings (mergeable)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
 from session_core.audio import AudioFormat, Count, SampleRate
-
 
 JsonObject: TypeAlias = dict[str, Any]
 """JSON that the session keeps and hands on without looking inside, such as a tool's parameter schema."""
@@ -23,7 +22,7 @@ class Clock(StrEnum):
 
 
 class Way(StrEnum):
-    """How the session was opened: OPENAI receives no events beyond OpenAI's own, DUPLEX receives all tiers."""
+    """How the session was opened: OPENAI receives OpenAI's own events alone, DUPLEX receives all tiers."""
 
     OPENAI = "openai"
     DUPLEX = "duplex"
@@ -70,8 +69,8 @@ class ModelProfile(Struct, frozen=True):
     """How long input may be late before silence stands in for it."""
     max_silent_units: Count = 0
     """The unit clock rests after so many units of pure silence while the model listens; 0 = never."""
-    reports_speech: bool = False
-    """The model itself tells where the user's speech starts and stops."""
+    max_backlog_ms: Count = 10_000
+    """Input that is heard later than this is heard in silence: the model catches up first. 0: never."""
     supports_text: bool = False
     """Takes text items and text in a live turn, and can answer in text."""
     supports_barge_in: bool = True
@@ -118,7 +117,8 @@ class TurnDetection(Struct, frozen=True):
     prefix_padding_ms: Count = 300
     silence_duration_ms: Count = 500
     idle_timeout_ms: Count | None = None
-    """Ask for a response when the user says nothing for so long after the last one was played. None: never."""
+    """Ask for a response when the user says nothing for so long after the last one was played. None:
+    never."""
     eagerness: str = "auto"
     """Of `semantic_vad` only."""
     create_response: bool = True
@@ -160,13 +160,14 @@ class SessionConfig(Struct, frozen=True):
     overlap_policy: OverlapPolicy = OverlapPolicy.BARGE_IN_ON_SPEECH
     """Duplex way; on OpenAI's way `turn_detection.interrupt_response` decides."""
     overlap_barge_in_ms: Count = 0
-    """Speech over a response interrupts it once it has lasted so long; 0: at once. Shorter speech is an acknowledgement."""
+    """Speech over a response interrupts it once it has lasted so long; 0: at once. Shorter speech is an
+    acknowledgement."""
     speed: float = 1.0
     noise_reduction: JsonObject | None = None
     tracing: str | JsonObject | None = None
     truncation: str | JsonObject = "auto"
     """These four are kept and echoed; no model here acts on them."""
-    idle_timeout_s: int | None = None
+    idle_timeout_s: Count | None = None
     """None: the deployment's `Limits.idle_timeout_ms`."""
     temperature: float | None = None
     max_output_tokens: int | None = None
@@ -194,7 +195,7 @@ class SessionPatch(Struct, frozen=True, omit_defaults=True):
     noise_reduction: JsonObject | UnsetType | None = UNSET
     tracing: str | JsonObject | UnsetType | None = UNSET
     truncation: str | JsonObject | UnsetType = UNSET
-    idle_timeout_s: int | UnsetType | None = UNSET
+    idle_timeout_s: Count | UnsetType | None = UNSET
     temperature: float | UnsetType | None = UNSET
     max_output_tokens: int | UnsetType | None = UNSET
 

@@ -1,4 +1,7 @@
-"""Deadlines, derived from the state. Whoever sees one pass appends `DeadlinePassed`; the fold checks it again."""
+"""Deadlines, derived from the state.
+
+Whoever sees one pass appends `DeadlinePassed`; the fold checks it again.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,8 @@ def deadlines(state: State) -> Iterator[Deadline]:
 
 
 def _waits_for_user(state: State) -> bool:
-    """The last response was played out, and the user has neither spoken nor committed since."""
-    quiet = state.response is None and state.input.speech_from is None
+    """The last response was played out, and the user has neither spoken, written nor committed since."""
+    quiet = state.response is None and state.input.speech_from is None and not state.input.text
     last = state.history[-1].item_id if state.history else ""
     return quiet and state.playback.item_id != "" and last == state.playback.item_id
 

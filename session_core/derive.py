@@ -21,13 +21,31 @@ def waiting_samples(state: State) -> int:
     return received_samples(state) - state.clock.consumed_samples
 
 
+_AHEAD_MS = 2_000
+"""Input sent faster than it is spoken counts as still being spoken for so long at most."""
+
+
+def spoken_ms(state: State, sample: int) -> int:
+    """Journal time at which the input before `sample` had come, at the pace of speech from its arrival on."""
+    arrivals, rate_hz = state.input.arrivals, state.pinned.profile.input_sample_rate_hz
+    first = next((one for one in reversed(arrivals) if one.sample < sample), arrivals[0])
+    return first.ms + (sample - first.sample) * 1000 // rate_hz
+
+
+def input_until_ms(state: State) -> int:
+    """Journal time up to which the input covers what the user says; what comes later than that is missing."""
+    if not state.input.arrivals:
+        return state.now_ms
+    return min(spoken_ms(state, received_samples(state)), state.input.arrivals[-1].ms + _AHEAD_MS)
+
+
 def ms_to_samples(state: State, ms: int) -> int:
     """Input samples at the model's rate that `ms` amount to."""
     return ms * state.pinned.profile.input_sample_rate_hz // 1000
 
 
 def has_work(state: State) -> bool:
-    """Tell whether a worker has something to do right now: a response to give, or a unit of input that is whole."""
+    """Tell whether a worker has something to do right now: a response to give, or a whole unit of input."""
     response, profile = state.response, state.pinned.profile
     if state.side or state.renders or (response is not None and not response.turn_ended):
         return True
@@ -35,7 +53,10 @@ def has_work(state: State) -> bool:
 
 
 def may_begin(state: State) -> bool:
-    """Tell whether the model may speak unasked. A session without turn detection waits to be asked on OpenAI's way."""
+    """Tell whether the model may speak unasked.
+
+    A session without turn detection waits to be asked on OpenAI's way.
+    """
     if state.config.turn_detection is not None:
         return state.config.turn_detection.create_response
     return state.pinned.way is Way.DUPLEX and state.config.auto_response
@@ -101,12 +122,12 @@ def closed_message(state: State, status: ItemStatus) -> Item:
 
 
 def heard_samples(state: State, message: Message) -> int:
-    """How much of the message the user has heard: by its acks or, from a client that sends none, by the time it had."""
+    """How much of the message was heard: by the client's acks or, where it sends none, by the time it had."""
     ledger = state.playback
     if ledger.item_id != message.item_id:
         return 0
     heard_ms = (
-        ledger.played_ms if ledger.acknowledged else min(ledger.sent_ms, state.now_ms - ledger.began_ms)
+        ledger.committed_ms if ledger.acknowledged else min(ledger.sent_ms, state.now_ms - ledger.began_ms)
     )
     return heard_ms * ledger.output_format.sample_rate_hz // 1000
 
@@ -130,15 +151,16 @@ def item_before(state: State, index: int) -> str | None:
 
 
 def place_of_output(state: State, call_id: str) -> int | None:
-    """Where a call's output belongs: behind its call and the outputs of earlier calls, so that order is call order."""
-    calls = [item.call_id for item in state.history if item.item_type is ItemType.FUNCTION_CALL]
-    if call_id not in calls:
-        return None
-    later = set(calls[calls.index(call_id) + 1 :])
+    """Where a call's output belongs: behind its call, before outputs of later calls; None without a call."""
+    called, later_calls = False, set()
     for index, item in enumerate(state.history):
-        if item.item_type is ItemType.FUNCTION_CALL_OUTPUT and item.call_id in later:
+        if item.item_type is ItemType.FUNCTION_CALL:
+            if called:
+                later_calls.add(item.call_id)
+            called = called or item.call_id == call_id
+        elif item.item_type is ItemType.FUNCTION_CALL_OUTPUT and item.call_id in later_calls:
             return index
-    return len(state.history)
+    return len(state.history) if called else None
 
 
 def cut_part(item: Item, content_index: int, heard: int) -> Item:

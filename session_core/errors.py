@@ -4,8 +4,8 @@ CoreError
 ├── UnreadableEntry     the journal holds bytes that no version of this code wrote, or damaged ones
 └── BrokenInvariant     an entry of our own making that the fold cannot take
 
-Both end the session they concern and nothing else. What a *client* did wrong is no exception: it is a `Refusal`,
-journaled and folded like everything else, and reaches the client as an `error` event.
+Both end the session they concern and nothing else. What a *client* did wrong is no exception: it is a
+`Refusal`, journaled and folded like everything else, and reaches the client as an `error` event.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Cause(Enum):
     BUFFER_EMPTY = _Codes("input_audio_buffer_commit_empty", "input_audio_buffer_empty")
     BACKPRESSURE = _Codes("input_backpressure", "input_backpressure")
     DUPLICATE_ITEM = _Codes("item_create_duplicate_item_id", "item_create_duplicate_item_id")
-    UNKNOWN_PREVIOUS_ITEM = _Codes("invalid_value", "item_not_found")
+    UNKNOWN_ITEM = _Codes("invalid_value", "item_not_found")
     MODEL_CHANGE = _Codes("invalid_value", "model_update_unsupported")
     VOICE_CHANGE = _Codes("cannot_update_voice", "voice_update_after_audio_unsupported")
     BAD_AUDIO = _Codes("invalid_value", "bad_audio")
@@ -53,8 +53,7 @@ class Cause(Enum):
     UNKNOWN_CALL = _Codes("invalid_value", "invalid_function_call_output")
     BARGE_IN_UNSUPPORTED = _Codes("invalid_value", "barge_in_unsupported")
     NOTHING_TO_CLEAR = _Codes("invalid_value", "response_not_active")
-    RATE_LIMITED = _Codes("rate_limit_exceeded", "resource_exhausted")
-    TOO_MANY_SIDE_RESPONSES = _Codes("rate_limit_exceeded", "resource_exhausted")
+    LIMIT_REACHED = _Codes("rate_limit_exceeded", "resource_exhausted")
     LIVE_TEXT_UNSUPPORTED = _Codes("invalid_value", "native_text_append_unsupported")
 
     def code(self, way: Way) -> str:

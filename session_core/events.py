@@ -1,7 +1,8 @@
 """Events: past facts that the system saw. Appended by gateways, workers and whoever plays reaper.
 
-Same tag rules as commands. Facts of a worker carry its stamp and are refused when its generation is over; the other
-facts name what they are about (a generation, a due time), so that any process may append them and repeats change nothing.
+Same tag rules as commands. Facts of a worker carry its stamp and are refused when its generation is over; the
+other facts name what they are about (a generation, a due time), so that any process may append them and
+repeats change nothing.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class SessionOpened(Event, tag="so1", frozen=True):
 class ClientAttached(Event, tag="ca1", frozen=True):
     """A client holds the session from here on, if it names the next generation and shows a good token.
 
-    `presented_hash` is None only for the first attachment. `received_seq` is the last outbound event that the client
-    has; None for the first attachment.
+    `presented_hash` is None only for the first attachment. `received_seq` is the last outbound event that the
+    client has; None for the first attachment.
     """
 
     attachment_id: str
@@ -97,8 +98,8 @@ class ToolCall(Struct, frozen=True, array_like=True):
 class ModelUnitCompleted(Event, tag="mu1", frozen=True):
     """One whole unit: what went in, exactly, and what came out, exactly. Half a unit is never in the journal.
 
-    `answers` names the response that the model was asked to give when it worked on the unit, if any.
-    `audio` is in the session's output format; None: audio follows as `OutputRendered`. `token_ids` and `codes` are
+    `answers` names the response that the model was asked to give when it worked on the unit, if any. `audio`
+    is in the session's output format; None: audio follows as `OutputRendered`. `token_ids` and `codes` are
     what a later owner takes over instead of sampling again; `codes` is the plugin's own encoding.
     """
 
@@ -117,12 +118,14 @@ class ModelUnitCompleted(Event, tag="mu1", frozen=True):
     """Function calls, after the text and audio of this unit."""
     output_format: AudioFormat | None = None
     """Format of `audio` where no response was in progress to pin one: a unit may begin a response unasked."""
+    late: bool = False
+    """Heard in silence, because the input had waited too long; nothing else follows from it."""
 
 
 class OutputRendered(Event, tag="or1", frozen=True):
-    """A part of a unit's audio, rendered later. The fold takes only the next part of the oldest unit that waits.
+    """A part of a unit's audio, rendered later; the fold takes the next part of the oldest unit that waits.
 
-    `first_sample` counts from the start of the unit's audio, in the output format. `last`: the unit's audio is whole.
+    `first_sample` counts from the start of the unit's audio, in the output format; `last`: it is whole.
     """
 
     unit: int
@@ -133,33 +136,43 @@ class OutputRendered(Event, tag="or1", frozen=True):
 
 
 class SideOutput(Event, tag="so2", frozen=True):
-    """A piece of a response outside the conversation; `last` ends it."""
+    """A piece of a response outside the conversation; `last` ends it, with `failed` without success."""
 
     response_id: str
     text: str = ""
     audio: bytes = b""
     calls: tuple[ToolCall, ...] = ()
-    tokens: int = 0
+    tokens: Count = 0
     last: bool = True
+    failed: bool = False
 
 
 class InputTranscribed(Event, tag="it2", frozen=True):
-    """The transcription stage is done with a user item. `error` is for clients: a short reason, never an exception."""
+    """The transcription stage is done with a user item.
+
+    `error` is for clients: a short reason, never an exception.
+    """
 
     item_id: str
     text: str = ""
-    duration_ms: int = 0
+    duration_ms: Count = 0
     error: str | None = None
 
 
 class ModelFailed(Event, tag="mf1", frozen=True):
-    """The worker of this stamp cannot go on with this session. `reason` is for operators, never for clients."""
+    """The worker of this stamp cannot go on with this session.
+
+    `reason` is for operators, never for clients.
+    """
 
     reason: str
 
 
 class DeadlineKind(StrEnum):
-    """What a session can run out of. WARNING announces MAXIMUM; SILENCE is turn detection's `idle_timeout_ms`."""
+    """What a session can run out of.
+
+    WARNING announces MAXIMUM; SILENCE is turn detection's `idle_timeout_ms`.
+    """
 
     IDLE = "idle"
     GRACE = "grace"
@@ -178,9 +191,9 @@ class DeadlinePassed(Event, tag="dp1", frozen=True):
 class OutboundDigest(Event, tag="od1", frozen=True):
     """What a gateway had folded and projected so far, for `verify` to compare with. Changes no state.
 
-    `sha256` is the hash chain over the canonical outbound events up to `seq`. `upto` is the last entry folded into it,
-    and `crc32` the running checksum of every entry up to there: audio of the user's changes no outbound event, and
-    damage to it is found all the same. `upto` (0, 0): the gateway gave no checksum.
+    `sha256` is the hash chain over the canonical outbound events up to `seq`. `upto` is the last entry folded
+    into it, and `crc32` the running checksum of every entry up to there: audio of the user's changes no
+    outbound event, and damage to it is found all the same. `upto` (0, 0): the gateway gave no checksum.
     """
 
     seq: int

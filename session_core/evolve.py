@@ -8,11 +8,21 @@ from typing import Any
 from msgspec.structs import replace
 
 from session_core import changes as ch
-from session_core.config import CommitPolicy
-from session_core.derive import call_item, closed_message, cut_part, message_id, received_samples, sent_ms
+from session_core.config import Clock, CommitPolicy
+from session_core.derive import (
+    call_item,
+    closed_message,
+    cut_part,
+    message_id,
+    received_samples,
+    sent_ms,
+    spoken_ms,
+    waiting_samples,
+)
 from session_core.events import Decision, ModelUnitCompleted
 from session_core.items import Item, ItemStatus, Mark, Role
 from session_core.state import (
+    Arrival,
     Attachment,
     Message,
     Phase,
@@ -75,8 +85,30 @@ def _audio_received(state: State, change: ch.AudioReceived) -> State:
             received_bytes=buffer.received_bytes + size,
             received_ticks=buffer.received_ticks + change.ticks,
             pending_bytes=buffer.pending_bytes + size,
+            arrivals=_arrivals_with(state),
         ),
     )
+
+
+_PACE_SLACK_MS = 100
+"""How far input may fall behind the pace of speech before a new arrival is noted."""
+_MOST_ARRIVALS = 16
+
+
+def _arrivals_with(state: State) -> tuple[Arrival, ...]:
+    """The arrivals, with input that comes now.
+
+    While the model keeps up there is one. At the bound the oldest but one goes: the input that it marked
+    then seems to have come earlier, and is late in any case.
+    """
+    arrivals, received = state.input.arrivals, received_samples(state)
+    now = Arrival(received, state.now_ms)
+    profile = state.pinned.profile
+    if profile.clock is Clock.COMMIT or waiting_samples(state) < profile.unit_samples:
+        return (now,)
+    if state.now_ms <= spoken_ms(state, received) + _PACE_SLACK_MS:
+        return arrivals
+    return (*(arrivals if len(arrivals) < _MOST_ARRIVALS else arrivals[:1] + arrivals[2:]), now)
 
 
 def _text_received(state: State, change: ch.TextReceived) -> State:
@@ -94,7 +126,7 @@ def _audio_committed(state: State, change: ch.AudioCommitted) -> State:
     )
     transcribing = state.transcribing
     if state.config.transcription is not None and change.item.parts[0].kind == "input_audio":
-        transcribing = (*transcribing, change.item.item_id)
+        transcribing = (*transcribing, change.item.item_id)[-state.pinned.limits.max_history_items :]
     history = _remember(state, change.item, len(state.history))
     return replace(state, input=buffer, turn=state.turn + 1, history=history, transcribing=transcribing)
 
@@ -118,7 +150,10 @@ def _item_deleted(state: State, change: ch.ItemDeleted) -> State:
 
 
 def _item_truncated(state: State, change: ch.ItemTruncated) -> State:
-    """Cut the item in the history; of one that is being said note the cut for when it closes. Acks move it no more."""
+    """Cut the item in the history; of one that is being said note the cut for when it closes.
+
+    Acks move it no more.
+    """
     settled = (
         replace(state.playback, settled=True) if state.playback.item_id == change.item_id else state.playback
     )
@@ -164,17 +199,17 @@ def _unit_taken(state: State, change: ch.UnitTaken) -> State:
         clock=clock,
         input=replace(state.input, pending_bytes=_pending_after(state, clock.consumed_samples)),
         worker=replace(worker, completed_units=worker.completed_units + 1),
-        playback=_settle(state.playback),
+        playback=_settle(state.playback) if change.unit.epoch == state.epoch else state.playback,
     )
 
 
 def _clock_after(state: State, unit: ModelUnitCompleted) -> UnitClock:
     """One unit further.
 
-    `covered_ms` moves on by one unit. It never runs ahead of the session's time by more than that: input sent faster
-    than real time buys no time without silence. It never falls behind: with a unit of nothing but input the user has
-    caught up, and gets the whole grace again; with silence it keeps the pace, but time in which nobody could work is
-    not made up for.
+    `covered_ms` moves on by one unit. It never runs ahead of the session's time by more than that: input sent
+    faster than real time buys no time without silence. It never falls behind: with a unit of nothing but
+    input the user has caught up, and gets the whole grace again; with silence it keeps the pace, but time in
+    which nobody could work is not made up for.
     """
     clock, profile = state.clock, state.pinned.profile
     behind_ms = profile.silence_grace_ms if unit.silence_samples else 0
@@ -188,7 +223,10 @@ def _clock_after(state: State, unit: ModelUnitCompleted) -> UnitClock:
 
 
 def _pending_after(state: State, consumed_samples: int) -> int:
-    """Bytes that still wait: what waits in samples, as its share of what came in. Exact at one format, fair at several."""
+    """Bytes that still wait: what waits in samples, as its share of what came in.
+
+    Exact at one format, fair at several.
+    """
     received = received_samples(state)
     waited = received - state.clock.consumed_samples
     return state.input.pending_bytes * (received - consumed_samples) // waited if waited else 0
@@ -218,52 +256,55 @@ def _message_opened(state: State, change: ch.MessageOpened) -> State:
 def _spoken(state: State, change: ch.Spoken) -> State:
     """More of the message; audio that comes later leaves a `Render` behind."""
     response, message = _saying(state)
-    text = message.text + change.text
+    renders, playback = state.renders, state.playback
+    if change.text:
+        message = replace(message, text=message.text + change.text)
     if change.audio is None:
-        message = replace(message, text=text)
-        state = replace(state, renders=(*state.renders, Render(change.unit, len(text))))
-    else:
-        message = replace(message, text=text, marks=_marked(message.marks, message.samples, len(text)))
-    response = replace(response, output_tokens=response.output_tokens + change.tokens)
-    return _with_audio(state, response, message, change.audio or b"")
+        renders = (*renders, Render(change.unit, len(message.text)))
+    elif change.audio:
+        message = _voiced(response, message, change.audio, len(message.text))
+        playback = _sent(state, response, message)
+    response = replace(response, message=message, output_tokens=response.output_tokens + change.tokens)
+    return replace(state, response=response, renders=renders, playback=playback)
 
 
 def _part_rendered(state: State, change: ch.PartRendered) -> State:
-    """Audio of the oldest unit that waits for it; its text begins to be said with its first part."""
+    """Audio of the oldest unit that waits for it."""
     response, message = _saying(state)
-    due, *later = state.renders
-    if due.next_part == 0:
-        message = replace(message, marks=_marked(message.marks, message.samples, due.chars))
+    (due, *later), playback = state.renders, state.playback
     if not change.last_part:
         samples = response.output_format.samples(len(change.audio))
         later = [replace(due, next_part=due.next_part + 1, next_sample=due.next_sample + samples), *later]
-    return _with_audio(replace(state, renders=tuple(later)), response, message, change.audio)
-
-
-def _with_audio(state: State, response: Response, message: Message, audio: bytes) -> State:
-    if not audio:
-        return replace(state, response=replace(response, message=message))
-    message = replace(message, samples=message.samples + response.output_format.samples(len(audio)))
+    if change.audio:
+        message = _voiced(response, message, change.audio, due.chars)
+        playback = _sent(state, response, message)
     return replace(
-        state,
-        response=replace(response, message=message),
-        playback=_sent(state, response, message),
+        state, response=replace(response, message=message), renders=tuple(later), playback=playback
     )
 
 
-def _marked(marks: tuple[Mark, ...], sample: int, chars: int) -> tuple[Mark, ...]:
-    """Note where new text begins to be said; audio without new text adds nothing."""
-    return (*marks, Mark(sample, chars)) if chars > (marks[-1].chars if marks else 0) else marks
+def _voiced(response: Response, message: Message, audio: bytes, chars: int) -> Message:
+    """The message with more audio; where that begins to say new text, up to `chars`, stands a mark."""
+    marks = message.marks
+    if chars > (marks[-1].chars if marks else 0):
+        marks = (*marks, Mark(message.samples, chars))
+    samples = message.samples + response.output_format.samples(len(audio))
+    return replace(message, samples=samples, marks=marks)
 
 
 def _sent(state: State, response: Response, message: Message) -> Playback:
     """The ledger with the audio given out so far; a message's first audio opens a new one."""
-    ledger = state.playback
-    if ledger.item_id != message.item_id:
-        ledger = Playback(
-            response.response_id, message.item_id, response.output_format, began_ms=state.now_ms
-        )
-    return replace(ledger, sent_ms=sent_ms(message, response))
+    ledger, sent = state.playback, sent_ms(message, response)
+    if ledger.item_id == message.item_id:
+        return replace(ledger, sent_ms=sent)
+    return Playback(
+        response.response_id,
+        message.item_id,
+        response.output_format,
+        began_ms=state.now_ms,
+        earlier_ms=ledger.earlier_ms + ledger.sent_ms if ledger.response_id == response.response_id else 0,
+        sent_ms=sent,
+    )
 
 
 def _message_closed(state: State, change: ch.MessageClosed) -> State:
@@ -286,7 +327,21 @@ def _tool_called(state: State, change: ch.ToolCalled) -> State:
     response = _active(state)
     item = call_item(response, change.call)
     history = _remember(state, item, len(state.history))
-    return replace(state, history=history, response=replace(response, outputs=(*response.outputs, item)))
+    response = replace(
+        response,
+        outputs=(*response.outputs, item),
+        output_tokens=response.output_tokens + change.tokens,
+        calls=response.calls[1:],
+    )
+    return replace(state, history=history, response=response)
+
+
+def _calls_delayed(state: State, change: ch.CallsDelayed) -> State:
+    response = _active(state)
+    tokens = response.output_tokens + change.tokens
+    return replace(
+        state, response=replace(response, calls=(*response.calls, *change.calls), output_tokens=tokens)
+    )
 
 
 def _turn_ended(state: State, change: ch.TurnEnded) -> State:
@@ -305,12 +360,14 @@ def _side_spoken(state: State, change: ch.SideSpoken) -> State:
 def _side_after(response: Response, change: ch.SideSpoken) -> Response:
     if response.response_id != change.response_id:
         return response
-    message = response.message or Message(message_id(response), 0, response.modality)
-    message = replace(
-        message,
-        text=message.text + change.text,
-        samples=message.samples + response.output_format.samples(len(change.audio)),
-    )
+    message = response.message
+    if change.text or change.audio:
+        message = message or Message(message_id(response), 0, response.modality)
+        message = replace(
+            message,
+            text=message.text + change.text,
+            samples=message.samples + response.output_format.samples(len(change.audio)),
+        )
     return replace(response, message=message, output_tokens=response.output_tokens + change.tokens)
 
 
@@ -407,6 +464,7 @@ _EVOLVE: dict[type[ch.Change], Callable[[State, Any], State]] = {
     ch.PartRendered: _part_rendered,
     ch.MessageClosed: _message_closed,
     ch.ToolCalled: _tool_called,
+    ch.CallsDelayed: _calls_delayed,
     ch.TurnEnded: _turn_ended,
     ch.Listened: _same,
     ch.ResponseEnded: _response_ended,

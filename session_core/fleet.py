@@ -19,7 +19,10 @@ class ProcessRole(StrEnum):
 
 
 class Advertisement(Struct, frozen=True, omit_defaults=True):
-    """The payload of a heartbeat. Gateways learn from it which models there are and where a slot may be free."""
+    """The payload of a heartbeat.
+
+    Gateways learn from it which models there are and where a slot may be free.
+    """
 
     role: ProcessRole
     reducer_version: int

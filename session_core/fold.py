@@ -1,9 +1,10 @@
 """The fold of a journal with its running digests, and snapshots of all.
 
-Two digests, because they prove different things. The hash chain over outbound events says that clients were told exactly
-this: it fails when code or data changed. The checksum over raw entries says that the journal is the one that was folded
-then: it fails when data changed, the user's audio included, which no outbound event repeats. A CRC is enough for that (it
-finds every damaged run of up to 32 bits for certain) and costs a third of a hash.
+Two digests, because they prove different things. The hash chain over outbound events says that clients were
+told exactly this: it fails when code or data changed. The checksum over raw entries says that the journal is
+the one that was folded then: it fails when data changed, the user's audio included, which no outbound event
+repeats. A CRC is enough for that (it finds every damaged run of up to 32 bits for certain) and costs a third
+of a hash.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from session_core.journal import Position
 from session_core.reducer import REDUCER_VERSION, Reduction, reduce_bytes
 from session_core.state import State
 
-SNAPSHOT_SCHEMA = 1
+SNAPSHOT_SCHEMA = 2
 """Raised whenever the state's shape changes; snapshots of another schema are thrown away."""
 
 GENESIS = bytes(32)
@@ -28,7 +29,7 @@ GENESIS = bytes(32)
 
 
 def chain(digest: bytes, event: wire.ServerEvent) -> bytes:
-    """Hash one more canonical outbound event onto the chain: sha256(previous digest + the event as msgpack)."""
+    """Hash one more canonical outbound event onto the chain: sha256(previous digest + event as msgpack)."""
     return hashlib.sha256(digest + _canonical.encode(event)).digest()
 
 
@@ -86,7 +87,7 @@ def encode_snapshot(fold: Fold) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> Fold | None:
-    """Read a snapshot; None if it is damaged or of another version, so that the caller folds from the start."""
+    """Read a snapshot; None if it is damaged or of another version: the caller folds from the start."""
     try:
         outer = _outer.decode(data)
         if (outer.schema, outer.reducer_version) != (SNAPSHOT_SCHEMA, REDUCER_VERSION):

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from session_core.audio import Count
+
 
 class ItemType(StrEnum):
     """OpenAI's item types that this service knows."""
@@ -14,6 +16,8 @@ class ItemType(StrEnum):
     MESSAGE = "message"
     FUNCTION_CALL = "function_call"
     FUNCTION_CALL_OUTPUT = "function_call_output"
+    REFERENCE = "item_reference"
+    """Stands for the item of that id, in a response's own input; never in the history."""
 
 
 class Role(StrEnum):
@@ -35,25 +39,27 @@ class ItemStatus(StrEnum):
 class Mark(NamedTuple):
     """From `sample` of the output on, the text up to `chars` characters is being said."""
 
-    sample: int
-    chars: int
+    sample: Count
+    chars: Count
 
 
 class Part(Struct, frozen=True, omit_defaults=True):
     """One content part: text, or audio with its transcript.
 
-    `kind` is the wire's name: input_text, input_audio, output_text, output_audio. For input audio `first_sample` and
-    `samples` name a range of the session's input at the model's rate; for output audio `samples` counts what was sent.
+    `kind` is the wire's name: input_text, input_audio, output_text, output_audio. For input audio
+    `first_sample` and `samples` name a range of the session's input at the model's rate; for output audio
+    `samples` counts what was sent.
     """
 
     kind: str
     text: str | None = None
-    first_sample: int = 0
-    samples: int = 0
-    sample_rate_hz: int = 0
+    first_sample: Count = 0
+    samples: Count = 0
+    sample_rate_hz: Count = 0
     marks: tuple[Mark, ...] = ()
-    heard_samples: int | None = None
-    """How much of the output audio the user heard; None: all of it. What was sent stays known, so it can be cut again."""
+    heard_samples: Count | None = None
+    """How much of the output audio the user heard; None: all of it. What was sent stays known, so it can be
+    cut again."""
 
     @property
     def heard_text(self) -> str | None:

@@ -13,7 +13,8 @@ from session_core.errors import UnreadableEntry
 from session_core.events import AnyEvent
 
 Position: TypeAlias = tuple[int, int]
-"""An entry's place in the journal: milliseconds of the store's clock, and a number within them. The only order."""
+"""An entry's place in the journal: milliseconds of the store's clock, and a number within them. The only
+order."""
 
 Body: TypeAlias = AnyCommand | AnyEvent
 
@@ -28,8 +29,8 @@ class Role(StrEnum):
 class Stamp(Struct, frozen=True, array_like=True, gc=False):
     """A writer's mark: its generation, and the number of this append, from 1 without a gap.
 
-    A writer that does not know whether an append arrived sends it again with the same number; the fold takes only the
-    next number of the generation in office, so nothing counts twice and nothing is lost.
+    A writer that does not know whether an append arrived sends it again with the same number; the fold takes
+    only the next number of the generation in office, so nothing counts twice and nothing is lost.
     """
 
     role: Role

@@ -22,7 +22,7 @@ from session_core.derive import (
     message_id,
     message_item,
 )
-from session_core.items import Item, ItemStatus, Mark
+from session_core.items import Item, ItemStatus, ItemType, Mark
 from session_core.state import EndReason, Message, Response, State
 
 Events: TypeAlias = Sequence[wire.ServerEvent | wire.Outbound]
@@ -34,7 +34,7 @@ def project(before: State, change: ch.Change, after: State) -> Events:
     return _PROJECT[type(change)](before, change, after)
 
 
-# --- attachments --------------------------------------------------------------------------------------------------
+# --- attachments ----------------------------------------------------------------------------------------
 
 
 def _attached(before: State, change: ch.Attached, after: State) -> Events:
@@ -62,7 +62,7 @@ def _attach_refused(before: State, change: ch.AttachRefused, after: State) -> Ev
     return (wire.Outbound(refused, change.attachment_id),)
 
 
-# --- configuration, life signs, refusals --------------------------------------------------------------------------
+# --- configuration, life signs, refusals ----------------------------------------------------------------
 
 
 def _config_changed(before: State, change: ch.ConfigChanged, after: State) -> Events:
@@ -128,7 +128,7 @@ def _ended(before: State, change: ch.Ended, after: State) -> Events:
     return (wire.ErrorEvent(error=wire.ErrorDetail(type=kind, code=code, message=message)), last)
 
 
-# --- input --------------------------------------------------------------------------------------------------------
+# --- input ----------------------------------------------------------------------------------------------
 
 
 def _speech_began(before: State, change: ch.SpeechBegan, after: State) -> Events:
@@ -195,7 +195,7 @@ def _input_dropped(before: State, change: ch.InputDropped, after: State) -> Even
     return (wire.InputCleared(),)
 
 
-# --- history ------------------------------------------------------------------------------------------------------
+# --- history --------------------------------------------------------------------------------------------
 
 
 def _item_inserted(before: State, change: ch.ItemInserted, after: State) -> Events:
@@ -226,7 +226,7 @@ def _item_events(item: Item, previous: str | None) -> tuple[wire.ItemAdded, wire
     )
 
 
-# --- responses ----------------------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------------
 
 
 class _Place(TypedDict):
@@ -264,7 +264,8 @@ def _opened(response: Response, message: Message, view: wire.ItemView) -> list[w
         wire.OutputItemAdded(response_id=response.response_id, output_index=message.index, item=view),
         wire.ContentPartAdded(**_place(response, message), part=_part(message.modality, "")),
     ]
-    if message.modality is Modality.AUDIO and not message.index:
+    is_first = all(item.item_type is not ItemType.MESSAGE for item in response.outputs)
+    if message.modality is Modality.AUDIO and is_first:
         events.append(wire.ResponseSpeak(response_id=response.response_id))
     return events
 
@@ -287,7 +288,7 @@ def _part_rendered(before: State, change: ch.PartRendered, after: State) -> Even
 def _audio_delta(before: State, after: State, audio: bytes, end_of_turn: bool) -> wire.AudioDelta:
     response, message = _saying(after)
     new_marks = message.marks[len(_saying(before)[1].marks) :]
-    return _delta(response, message, audio, after.epoch, end_of_turn, new_marks)
+    return _delta(response, message, audio, after.epoch, end_of_turn=end_of_turn, new_marks=new_marks)
 
 
 def _delta(
@@ -295,6 +296,7 @@ def _delta(
     message: Message,
     audio: bytes,
     epoch: int,
+    *,
     end_of_turn: bool = False,
     new_marks: tuple[Mark, ...] = (),
 ) -> wire.AudioDelta:
@@ -329,7 +331,10 @@ def _message_closed(before: State, change: ch.MessageClosed, after: State) -> Ev
 
 
 def _closed(response: Response, view: wire.ItemView) -> list[wire.ServerEvent]:
-    """The response's side of a message that ends. What was sent stays sent: the `.done` texts are the deltas joined."""
+    """The response's side of a message that ends.
+
+    What was sent stays sent: the `.done` texts are the deltas joined.
+    """
     message = response.message
     assert message is not None  # decide closes only what is open
     place = _place(response, message)
@@ -388,17 +393,25 @@ def _listened(before: State, change: ch.Listened, after: State) -> Events:
 
 
 def _response_ended(before: State, change: ch.ResponseEnded, after: State) -> Events:
+    response = _active(before)
+    return _done(after, response, change, tuple(views.item(item) for item in response.outputs))
+
+
+def _done(
+    state: State,
+    response: Response,
+    change: ch.ResponseEnded | ch.SideEnded,
+    output: tuple[wire.ItemView, ...],
+) -> Events:
     details = None
     if change.status != "completed":
         details = wire.StatusDetails(
             type=change.status, reason=change.reason or UNSET, cause=change.cause or UNSET
         )
-    response = _active(before)
-    output = tuple(views.item(item) for item in response.outputs)
-    done = views.response(after, response, status=change.status, details=details, output=output)
+    done = views.response(state, response, status=change.status, details=details, output=output)
     return (
         wire.ResponseDone(response_id=response.response_id, response=done),
-        wire.RateLimitsUpdated(rate_limits=views.rate_limits(after)),
+        wire.RateLimitsUpdated(rate_limits=views.rate_limits(state)),
     )
 
 
@@ -406,13 +419,14 @@ def _output_cleared(before: State, change: ch.OutputCleared, after: State) -> Ev
     return (wire.OutputAudioCleared(response_id=change.response_id),)
 
 
-# --- responses outside the conversation ---------------------------------------------------------------------------
+# --- responses outside the conversation -----------------------------------------------------------------
 
 
 def _side_spoken(before: State, change: ch.SideSpoken, after: State) -> Events:
     was, response = _side(before, change.response_id), _side(after, change.response_id)
     message = response.message
-    assert message is not None  # evolve opened it
+    if message is None:
+        return SILENT
     events = [] if was.message is not None else _opened(response, message, _opening_view(message))
     if change.audio:
         events.append(_delta(response, message, change.audio, after.epoch))
@@ -433,16 +447,10 @@ def _side_ended(before: State, change: ch.SideEnded, after: State) -> Events:
         item = call_item(response, call, f"{message_id(response)}_{number}")
         events.extend(_call_events(response, item, number))
         outputs.append(views.item(item))
-    details = None
-    if change.status != "completed":
-        details = wire.StatusDetails(type=change.status, reason="client_cancelled")
-    done = views.response(after, response, status=change.status, details=details, output=tuple(outputs))
-    events.append(wire.ResponseDone(response_id=response.response_id, response=done))
-    events.append(wire.RateLimitsUpdated(rate_limits=views.rate_limits(after)))
-    return events
+    return (*events, *_done(after, response, change, tuple(outputs)))
 
 
-# --- shared -------------------------------------------------------------------------------------------------------
+# --- shared ---------------------------------------------------------------------------------------------
 
 
 def _active(state: State) -> Response:
@@ -503,6 +511,7 @@ _PROJECT: dict[type[ch.Change], Callable[[State, Any, State], Events]] = {
     ch.PartRendered: _part_rendered,
     ch.MessageClosed: _message_closed,
     ch.ToolCalled: _tool_called,
+    ch.CallsDelayed: _silent,
     ch.TurnEnded: _silent,
     ch.Listened: _listened,
     ch.ResponseEnded: _response_ended,

@@ -1,30 +1,35 @@
-"""The reducer: the one place where a session's journal becomes its state, and the state becomes what clients hear.
+"""The reducer: where a session's journal becomes its state, and the state becomes what clients hear.
 
 Theory
 ------
-A session is its journal. Every process that cares for it folds the same entries in the same order and so holds the same
-state; nobody sends state to anybody. One entry goes through four steps:
+A session is its journal. Every process that cares for it folds the same entries in the same order and so
+holds the same state; nobody sends state to anybody. One entry goes through four steps:
 
     gate      Is the writer in office, is this its next append, and is the entry legal in this phase?
-              The table below answers, and nothing after it asks again. A stale entry moves the position, nothing else.
-    decide    What does the entry mean now?     (state, body) -> changes
+              The table below answers, and nothing after it asks again. A stale entry moves the position,
+              nothing else.
+    decide    What does the entry mean now?      (state, body) -> changes
     evolve    What is the state after a change?  (state, change) -> state
     project   What do clients hear of it?        (before, change, after) -> outbound events
 
-Three numbers refuse and none of them orders: an attachment's generation, a worker's generation, and the number n of an
-append within one of them. The *epoch* refuses nothing. It mutes: a unit of the worker in office that was begun in an
-epoch that is over counts for the unit clock and stands in the context, because the model did hear and say it, but no
-client hears of it. What advances the epoch is a change like any other: a cancel, an interruption, a model that yields.
+Three numbers refuse and none of them orders: an attachment's generation, a worker's generation, and the
+number n of an append within one of them. The *epoch* refuses nothing. It mutes: a unit of the worker in
+office that was begun in an epoch that is over counts for the unit clock and stands in the context, because
+the model did hear and say it, but no client hears of it. What advances the epoch is a change like any other:
+a cancel, an interruption, a model that yields.
 
-Who wins when two things compete is never a question of time but of place in the journal. Two clients resume with one
-token: the first `ClientAttached` takes the next generation, the second names one that is taken. Ten reapers append one
-deadline: the first moves the state, so that the others name a deadline that the session no longer has.
+Who wins when two things compete is never a question of time but of place in the journal. Two clients resume
+with one token: the first `ClientAttached` takes the next generation, the second names one that is taken. Ten
+reapers append one deadline: the first moves the state, so that the others name a deadline that the session no
+longer has.
 
-A client's mistake is a change too (`Refused`): journaled, replayed, and told as an `error` event. An entry that cannot be
-decoded, or that contradicts the state though it passed the gate, ends this session, everywhere alike, and nothing else.
+A client's mistake is a change too (`Refused`): journaled, replayed, and told as an `error` event. An entry
+that cannot be decoded, or that contradicts the state though it passed the gate, ends this session, everywhere
+alike, and nothing else.
 
-Time is the position's milliseconds, ids are made from the position, randomness does not exist: the fold of the same
-bytes gives the same state and the same outbound events, byte for byte, on any machine, live or years later.
+Time is the position's milliseconds, ids are made from the position, randomness does not exist: the fold of
+the same bytes gives the same state and the same outbound events, byte for byte, on any machine, live or years
+later.
 """
 
 from __future__ import annotations
@@ -54,7 +59,10 @@ REDUCER_VERSION = 1
 
 
 class Rule(NamedTuple):
-    """One row of the table: in which phase the entry counts, whose stamp it must carry (None: anybody's), what it means."""
+    """One row of the table: in which phase the entry counts, whose stamp it must carry, what it means.
+
+    `role` None: anybody may write it.
+    """
 
     phase: Phase
     role: Role | None
@@ -64,7 +72,7 @@ class Rule(NamedTuple):
 TABLE: dict[type[Body], Rule] = {
     # What opens the session. Legal as the first entry only.
     ev.SessionOpened: Rule(Phase.NEW, None, holders.opened),
-    # Who holds it. Each names the generation it is about, so anybody may append it and repeats change nothing.
+    # Who holds it. Each names the generation it is about: anybody may append it, and repeats change nothing.
     ev.ClientAttached: Rule(Phase.OPEN, None, holders.client_attached),
     ev.ClientDetached: Rule(Phase.OPEN, None, holders.client_detached),
     ev.WorkerAssigned: Rule(Phase.OPEN, None, holders.worker_assigned),
@@ -154,7 +162,10 @@ def _refuses(state: State, rule: Rule, stamp: Stamp | None) -> bool:
 
 
 def _admit(state: State, position: Position, rule: Rule, entry: JournalEntry) -> State:
-    """Move the position and the writer's count on. A client's first append also confirms the token it was offered."""
+    """Move the position and the writer's count on.
+
+    A client's first append also confirms the token it was offered.
+    """
     if rule.role is Role.CLIENT:
         client, buffer = state.attachment, state.input
         client = replace(

@@ -1,20 +1,28 @@
-"""The state of a session: one immutable tree, the fold of its journal. Nobody stores it, everybody derives it."""
+"""The state of a session: one immutable tree, the fold of its journal.
+
+Nobody stores it, everybody derives it.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from session_core.audio import AudioFormat, ticks_to_samples
 from session_core.commands import ResponseOptions
 from session_core.config import Dialect, Limits, Modality, ModelProfile, SessionConfig, Way
+from session_core.events import ToolCall
 from session_core.items import Item, Mark
 from session_core.journal import Position
 
 
 class Phase(StrEnum):
-    """NEW: no `SessionOpened` yet. OPEN: alive, with or without client and worker. ENDED: nothing changes any more."""
+    """NEW: no `SessionOpened` yet.
+
+    OPEN: alive, with or without client and worker. ENDED: nothing changes any more.
+    """
 
     NEW = "new"
     OPEN = "open"
@@ -62,7 +70,10 @@ class Attachment(Struct, frozen=True):
 
 
 class WorkerHold(Struct, frozen=True):
-    """The worker's hold on the session. `worker` is None before the first and after a declined or failed one."""
+    """The worker's hold on the session.
+
+    `worker` is None before the first and after a declined or failed one.
+    """
 
     generation: int = 0
     worker: str | None = None
@@ -71,6 +82,13 @@ class WorkerHold(Struct, frozen=True):
     """Units completed by this generation."""
     barren: int = 0
     """Generations in a row, before this one, that had work to do and completed no unit."""
+
+
+class Arrival(NamedTuple):
+    """From `sample` of the input on, it came at `ms` or, at the pace of speech, after it."""
+
+    sample: int
+    ms: int
 
 
 class Input(Struct, frozen=True):
@@ -91,6 +109,8 @@ class Input(Struct, frozen=True):
     text: str = ""
     """Text pushed into the turn that is being spoken."""
     last_client_event_id: str | None = None
+    arrivals: tuple[Arrival, ...] = ()
+    """When the input came that no unit has taken yet: its beginning, and wherever it fell behind the pace."""
 
     def received_samples(self, sample_rate_hz: int) -> int:
         """Samples at the model's rate that the input received so far amounts to."""
@@ -135,12 +155,14 @@ class Response(Struct, frozen=True):
     requested: bool = False
     """Asked for by a command or by turn detection, as opposed to the model's own decision."""
     after_sample: int = 0
-    """Input before this came before the question: the model is to hear it first."""
+    """Input before this came before the response; before one that was asked for, the model is to hear it."""
     message: Message | None = None
     outputs: tuple[Item, ...] = ()
     """Its finished items."""
     turn_ended: bool = False
     """The model said its last unit; rendered parts may still be due."""
+    calls: tuple[ToolCall, ...] = ()
+    """Function calls that wait until the audio before them is rendered."""
     output_tokens: int = 0
 
     @property
@@ -167,6 +189,8 @@ class Playback(Struct, frozen=True):
     output_format: AudioFormat = AudioFormat()
     began_ms: int = 0
     """When its first audio was given out."""
+    earlier_ms: int = 0
+    """Audio of the response's earlier messages: clients count playing time by response, not by message."""
     sent_ms: int = 0
     played_ms: int = 0
     committed_ms: int = 0

@@ -46,7 +46,8 @@ def expires_at(state: State) -> int:
 def playback(state: State) -> wire.PlaybackView:
     """The ledger of the newest response that spoke."""
     ledger = state.playback
-    return wire.PlaybackView(ledger.sent_ms, ledger.sent_ms, ledger.played_ms, ledger.committed_ms)
+    sent, before = ledger.earlier_ms + ledger.sent_ms, ledger.earlier_ms
+    return wire.PlaybackView(sent, sent, before + ledger.played_ms, before + ledger.committed_ms)
 
 
 def session(state: State) -> wire.SessionView:

@@ -1,11 +1,13 @@
 """Outbound events: the canonical wire vocabulary, defined once.
 
-Each class is one server event of the Realtime protocol. Encoded with msgspec's JSON encoder an event *is* what a client
-reads: bytes become base64, UNSET fields stay away. Encoded with msgpack it is what `Digest` hashes. `tier` says who may
-see it: 1 OpenAI's own, 2 OpenAI's with keys that stock clients ignore, 3 only sessions opened the duplex way.
+Each class is one server event of the Realtime protocol. Encoded with msgspec's JSON encoder an event *is*
+what a client reads: bytes become base64, UNSET fields stay away. Encoded with msgpack it is what the fold's
+digest hashes. `tier` says who may see it: 1 OpenAI's own, 2 OpenAI's with keys that stock clients ignore, 3
+only sessions opened the duplex way.
 
-Session events carry `server_event_seq`, gapless, the replay cursor. Events with `addressee` go to one attachment, carry no
-number and are never replayed. Field names and shapes: OpenAI Realtime API reference, and vLLM-Omni's duplex extension.
+Session events carry `server_event_seq`, gapless, the replay cursor. An `AddressedEvent` goes to one
+attachment, carries no number and is never replayed. Field names and shapes: OpenAI Realtime API reference,
+and vLLM-Omni's duplex extension. Long because the vocabulary is: one small class for each event.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ class ServerEvent(Struct, frozen=True, kw_only=True, tag_field="type", gc=False)
     epoch: int | UnsetType = UNSET
 
 
-# --- the session object -------------------------------------------------------------------------------------------
+# --- the session object ---------------------------------------------------------------------------------
 
 
 class AudioFormatView(Struct, frozen=True):
@@ -93,7 +95,7 @@ class AudioView(Struct, frozen=True):
 
 
 class PlaybackView(Struct, frozen=True):
-    """The playback ledger: generated >= sent >= played >= committed, in milliseconds of the current response."""
+    """The playback ledger in ms of the newest response: generated >= sent >= played >= committed."""
 
     generated_ms: int
     sent_ms: int
@@ -132,7 +134,7 @@ class SessionView(Struct, frozen=True, kw_only=True):
     capabilities: dict[str, bool | int | str] | UnsetType = UNSET
 
 
-# --- session events -----------------------------------------------------------------------------------------------
+# --- session events -------------------------------------------------------------------------------------
 
 
 class AddressedEvent(ServerEvent, frozen=True, kw_only=True, gc=False):
@@ -167,6 +169,17 @@ class SessionReplaced(AddressedEvent, tag="session.replaced", frozen=True, kw_on
     tier: ClassVar[int] = 3
     session_id: str
     attachment_generation: int
+
+
+class ResyncRequired(AddressedEvent, tag="session.resync_required", frozen=True, kw_only=True):
+    """What the client has cannot be continued from the journal: it was trimmed, or the store lost entries.
+
+    The one event that no fold gives: the gateway says it of a journal that cannot be folded from where the
+    client is.
+    """
+
+    tier: ClassVar[int] = 3
+    reason: str
 
 
 class ErrorDetail(Struct, frozen=True, kw_only=True):
@@ -218,7 +231,7 @@ class SessionExpired(ServerEvent, tag="session.expired", frozen=True, kw_only=Tr
 
 
 class TurnEvent(ServerEvent, tag="turn.event", frozen=True, kw_only=True):
-    """A turn transition that the client signalled, or something it may want to know: the session maximum is near."""
+    """A turn transition that the client signalled, or something it may want to know, as a near maximum."""
 
     tier: ClassVar[int] = 3
     session_id: str
@@ -243,7 +256,7 @@ class ErrorEvent(ServerEvent, tag="error", frozen=True, kw_only=True):
     error: ErrorDetail
 
 
-# --- input --------------------------------------------------------------------------------------------------------
+# --- input ----------------------------------------------------------------------------------------------
 
 
 class InputSpeechStarted(ServerEvent, tag="input_audio_buffer.speech_started", frozen=True, kw_only=True):
@@ -291,7 +304,7 @@ class InputCleared(ServerEvent, tag="input_audio_buffer.cleared", frozen=True, k
     """What was not committed is gone."""
 
 
-# --- conversation -------------------------------------------------------------------------------------------------
+# --- conversation ---------------------------------------------------------------------------------------
 
 
 class ContentView(Struct, frozen=True, kw_only=True):
@@ -404,7 +417,7 @@ class TranscriptionFailed(
     error: TranscriptionError
 
 
-# --- responses ----------------------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------------
 
 
 class StatusDetails(Struct, frozen=True, kw_only=True):
@@ -470,7 +483,7 @@ class OutputItemDone(ServerEvent, tag="response.output_item.done", frozen=True, 
 
 
 class PartView(Struct, frozen=True, kw_only=True):
-    """A part of a response: these two events say `audio` and `text` where items say `output_audio` and `output_text`."""
+    """A part of a response; says `audio` and `text` where items say `output_audio` and `output_text`."""
 
     type: str
     transcript: str | UnsetType = UNSET
@@ -645,7 +658,7 @@ class PlaybackAcknowledged(ServerEvent, tag="playback.acknowledged", frozen=True
 
 
 class Outbound(NamedTuple):
-    """An outbound event, and the attachment it is for; None: the session's, for every attachment that comes."""
+    """An outbound event, and the attachment it is for; None: the session's, for all that come."""
 
     event: ServerEvent
     attachment_id: str | None = None

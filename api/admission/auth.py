@@ -1,11 +1,13 @@
-"""Authentication of an upgrade request: API keys, and an allow-list of origins. Needs no accepted socket."""
+"""Authentication of a request: API keys, ephemeral keys, and an allow-list of origins. Needs no accepted socket."""
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
+from typing import NamedTuple
 
+from api.admission.ephemeral import Claims, ClientSecrets
 from api.settings import GatewaySettings
 
 KEY_PROTOCOL = "openai-insecure-api-key."
@@ -13,16 +15,29 @@ KEY_PROTOCOL = "openai-insecure-api-key."
 REALTIME_PROTOCOL = "realtime"
 
 
-def refusal(
-    headers: Mapping[str, str], subprotocols: Sequence[str], settings: GatewaySettings
-) -> HTTPStatus | None:
-    """Give the status that refuses a request, or None if it may come in."""
+class Admission(NamedTuple):
+    """Whether a request may come in: not if `refusal` is a status. `claims` are those of an ephemeral key."""
+
+    refusal: HTTPStatus | None
+    claims: Claims | None = None
+
+
+def admit(
+    headers: Mapping[str, str],
+    subprotocols: Sequence[str],
+    settings: GatewaySettings,
+    client_secrets: ClientSecrets,
+    now_s: float,
+) -> Admission:
+    """Judge a request by its origin and its key."""
     origin = headers.get("origin")
     if origin is not None and settings.allowed_origins and origin not in settings.allowed_origins:
-        return HTTPStatus.FORBIDDEN
-    if settings.api_keys and not _known(_offered(headers, subprotocols), settings.api_keys):
-        return HTTPStatus.UNAUTHORIZED
-    return None
+        return Admission(HTTPStatus.FORBIDDEN)
+    offered = _offered(headers, subprotocols)
+    claims = None if offered is None else client_secrets.read(offered, now_s)
+    if settings.api_keys and claims is None and not _known(offered, settings.api_keys):
+        return Admission(HTTPStatus.UNAUTHORIZED)
+    return Admission(None, claims)
 
 
 def accepted_subprotocol(subprotocols: Sequence[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""From a client event to its command: one function each, and one table of what is not served."""
+"""From a client event to its command: one function each."""
 
 from __future__ import annotations
 
@@ -6,32 +6,21 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
-from msgspec import UNSET, UnsetType
 
 from api.codec import client
 from api.codec.context import CodecContext
 from api.codec.formats import ENCODINGS
-from api.codec.session import session_patch
+from api.codec.items import item
+from api.codec.patch import session_patch
+from api.codec.response import response_options
+from api.codec.values import invalid
 from api.errors import CodecError
 from session_core import commands as cmd
 from session_core.audio import Encoding
-from session_core.items import Item, ItemType, Part, Role
+from session_core.config import Dialect, Way
 
 MAX_AUDIO_BYTES = 15 << 20
 """Of one append, decoded: OpenAI's limit."""
-
-UNSUPPORTED: dict[type[client.ClientEvent], str] = {
-    client.TextAppend: "native_text_append_unsupported",
-    client.ItemRetrieve: "unsupported_event",
-    client.ItemDelete: "unsupported_event",
-    client.ItemTruncate: "unsupported_event",
-    client.OutputClear: "unsupported_event",
-    client.BargeIn: "barge_in_unsupported",
-    client.TurnSignal: "unsupported_event",
-    client.TranscriptionSessionUpdate: "unsupported_event",
-}
-"""Events of the contract without a command in the session core, with their code. Subclasses are aliases."""
-
 
 def to_command(event: client.AnyClientEvent, context: CodecContext) -> cmd.AnyCommand:
     """Give the command that an event asks for.
@@ -50,6 +39,15 @@ def to_command(event: client.AnyClientEvent, context: CodecContext) -> cmd.AnyCo
 
 
 def _update(event: client.SessionUpdate, context: CodecContext) -> cmd.AnyCommand:
+    return cmd.UpdateSession(session_patch(event.session, context), event.event_id)
+
+
+def _transcription_update(
+    event: client.TranscriptionSessionUpdate, context: CodecContext
+) -> cmd.AnyCommand:
+    """Beta's second name of an update; GA clients have no such event."""
+    if context.way is Way.OPENAI and context.dialect is Dialect.GA:
+        raise invalid(context, "unknown_event", "Invalid value: 'type' names no client event.", "type")
     return cmd.UpdateSession(session_patch(event.session, context), event.event_id)
 
 
@@ -88,15 +86,15 @@ def _append(event: client.AudioAppend, context: CodecContext) -> cmd.AnyCommand:
     if event.format or event.sample_rate_hz:
         _check_format(event, context)
     if event.video_frames:
-        raise _invalid(context, "invalid_video_frames", "No served model takes video.", "video_frames")
+        raise invalid(context, "invalid_video_frames", "No served model takes video.", "video_frames")
     if not audio or len(audio) % audio_format.sample_bytes:
         message = f"Invalid value: 'audio' is no whole number of {audio_format.encoding} samples."
-        raise _invalid(context, "bad_audio", message, "audio")
+        raise invalid(context, "bad_audio", message, "audio")
     if len(audio) > MAX_AUDIO_BYTES:
         message = f"Invalid value: 'audio' is longer than {MAX_AUDIO_BYTES} bytes."
-        raise _invalid(context, "event_too_large", message, "audio")
+        raise invalid(context, "event_too_large", message, "audio")
     if audio_format.encoding is Encoding.PCM_F32LE and not np.isfinite(np.frombuffer(audio, "<f4")).all():
-        raise _invalid(
+        raise invalid(
             context, "bad_audio", "Invalid value: 'audio' holds samples that are not finite.", "audio"
         )
     return cmd.AppendAudio(audio, event.event_id)
@@ -107,12 +105,12 @@ def _check_format(event: client.AudioAppend, context: CodecContext) -> None:
     audio_format = context.config.input_format
     if event.format and ENCODINGS.get(event.format.lower()) is not audio_format.encoding:
         message = f"The session's input format is {audio_format.encoding}; change it by session.update."
-        raise _invalid(context, "unsupported_audio_format", message, "format")
+        raise invalid(context, "unsupported_audio_format", message, "format")
     if event.sample_rate_hz and event.sample_rate_hz != audio_format.sample_rate_hz:
         message = (
             f"The session's input rate is {audio_format.sample_rate_hz} Hz; change it by session.update."
         )
-        raise _invalid(context, "unsupported_audio_format", message, "sample_rate_hz")
+        raise invalid(context, "unsupported_audio_format", message, "sample_rate_hz")
 
 
 def _commit(event: client.AudioCommit, context: CodecContext) -> cmd.AnyCommand:
@@ -136,106 +134,67 @@ def _input_cancel(event: client.InputCancel, context: CodecContext) -> cmd.AnyCo
 # --- conversation -------------------------------------------------------------------------------------------
 
 
+def _text(event: client.TextAppend, context: CodecContext) -> cmd.AnyCommand:
+    return cmd.AppendText(event.text, event.event_id)
+
+
 def _item_create(event: client.ItemCreate, context: CodecContext) -> cmd.AnyCommand:
-    return cmd.CreateItem(_item(event.item, context), event.previous_item_id, event.event_id)
+    return cmd.CreateItem(item(event.item, context, "item"), event.previous_item_id, event.event_id)
 
 
-def _item(item: client.WireItem, context: CodecContext) -> Item:
-    item_id = item.id or ""
-    match item.type:
-        case "message":
-            if item.role is None:
-                raise _missing(context, "item.role")
-            parts = tuple(
-                _part(part, Role(item.role), context, f"item.content[{index}]")
-                for index, part in enumerate(item.content or ())
-            )
-            return Item(item_id, role=Role(item.role), parts=parts)
-        case "function_call":
-            if not item.name:
-                raise _missing(context, "item.name")
-            return Item(
-                item_id,
-                ItemType.FUNCTION_CALL,
-                call_id=item.call_id,
-                name=item.name,
-                arguments=item.arguments or "",
-            )
-        case "function_call_output":
-            if not item.call_id:
-                raise _missing(context, "item.call_id")
-            if item.output is None:
-                raise _missing(context, "item.output")
-            return Item(item_id, ItemType.FUNCTION_CALL_OUTPUT, call_id=item.call_id, output=item.output)
+def _item_retrieve(event: client.ItemRetrieve, context: CodecContext) -> cmd.AnyCommand:
+    return cmd.RetrieveItem(event.item_id, event.event_id)
 
 
-def _part(part: client.WirePart, role: Role, context: CodecContext, param: str) -> Part:
-    """Text under each of its names; audio only as its transcript, since history does not carry audio."""
-    assistant = role is Role.ASSISTANT
-    if part.type in ("text", "output_text" if assistant else "input_text"):
-        if part.text is None:
-            raise _missing(context, f"{param}.text")
-        return Part("output_text" if assistant else "input_text", part.text)
-    if part.type in ("audio", "output_audio" if assistant else "input_audio"):
-        if part.audio or part.transcript is None:
-            message = "Audio in conversation items is not supported; give its transcript."
-            code = context.code("unsupported_content_type", "invalid_input_modality")
-            raise CodecError(code, message, param=f"{param}.type")
-        return Part("output_audio" if assistant else "input_audio", part.transcript)
-    code = context.code("unsupported_content_type", "invalid_input_modality")
-    raise CodecError(code, "This content type is not supported for this role.", param=f"{param}.type")
+def _item_delete(event: client.ItemDelete, context: CodecContext) -> cmd.AnyCommand:
+    return cmd.DeleteItem(event.item_id, event.event_id)
+
+
+def _item_truncate(event: client.ItemTruncate, context: CodecContext) -> cmd.AnyCommand:
+    return cmd.TruncateItem(event.item_id, event.content_index, int(event.audio_end_ms), event.event_id)
 
 
 # --- responses ----------------------------------------------------------------------------------------------
 
 
 def _create(event: client.ResponseCreate, context: CodecContext) -> cmd.AnyCommand:
-    given = event.response
-    if given is None:
-        return cmd.CreateResponse(event_id=event.event_id)
-    if given.conversation not in (UNSET, None, "auto"):
-        message = "Responses outside the conversation are not supported."
-        raise _invalid(context, "unsupported_event", message, "response.conversation")
-    if given.input is not UNSET and given.input is not None:
-        message = "A response's own input is not supported."
-        raise _invalid(context, "unsupported_event", message, "response.input")
-    if given.output_modalities and "audio" not in given.output_modalities:
-        message = "Responses without audio are not served."
-        raise _invalid(context, "unsupported_event", message, "response.output_modalities")
-    tokens = given.max_output_tokens
-    if tokens is UNSET:
-        tokens = given.max_response_output_tokens
-    options = cmd.ResponseOptions(
-        instructions=UNSET if given.instructions is None else given.instructions,
-        max_output_tokens=_limit(tokens),
-        metadata=given.metadata,
-    )
+    options = cmd.ResponseOptions()
+    if event.response is not None:
+        options = response_options(event.response, context)
     return cmd.CreateResponse(options, event.event_id)
-
-
-def _limit(tokens: int | str | UnsetType | None) -> int | UnsetType | None:
-    return None if isinstance(tokens, str) else tokens
 
 
 def _cancel(event: client.ResponseCancel, context: CodecContext) -> cmd.AnyCommand:
     return cmd.CancelResponse(event.response_id, event.event_id)
 
 
-# --- refusals -----------------------------------------------------------------------------------------------
+def _output_clear(event: client.OutputClear, context: CodecContext) -> cmd.AnyCommand:
+    return cmd.ClearOutput(event.event_id)
 
 
-def _unsupported(event: client.ClientEvent, context: CodecContext) -> cmd.AnyCommand:
-    code = next(code for kind, code in UNSUPPORTED.items() if isinstance(event, kind))
-    raise CodecError(code, "This session does not support this event.", param="type")
+# --- turns --------------------------------------------------------------------------------------------------
 
 
-def _missing(context: CodecContext, param: str) -> CodecError:
-    code = context.code("missing_required_parameter", "bad_event")
-    return CodecError(code, f"Missing required parameter: '{param}'.", param=param)
+def _barge_in(event: client.BargeIn, context: CodecContext) -> cmd.AnyCommand:
+    return cmd.BargeIn(event.event_id)
 
 
-def _invalid(context: CodecContext, duplex_code: str, message: str, param: str) -> CodecError:
-    return CodecError(context.code("invalid_value", duplex_code), message, param=param)
+_SIGNALS: dict[str, Callable[[str | None], cmd.AnyCommand]] = {
+    "barge_in": lambda event_id: cmd.BargeIn(event_id),
+    "input.cancel": lambda event_id: cmd.ClearInput(cancel_turn=True, event_id=event_id),
+    "input.commit": lambda event_id: cmd.CommitInput(respond=True, event_id=event_id),
+    "input_audio_buffer.clear": lambda event_id: cmd.ClearInput(event_id=event_id),
+    "input_audio_buffer.commit": lambda event_id: cmd.CommitInput(event_id=event_id),
+    "output_audio_buffer.clear": lambda event_id: cmd.ClearOutput(event_id),
+    "response.cancel": lambda event_id: cmd.CancelResponse(event_id=event_id),
+    "response.create": lambda event_id: cmd.CreateResponse(event_id=event_id),
+}
+"""Signals that ask for what another event asks for."""
+
+
+def _signal(event: client.TurnSignal, context: CodecContext) -> cmd.AnyCommand:
+    named = _SIGNALS.get(event.event)
+    return cmd.SignalTurn(event.event, event.event_id) if named is None else named(event.event_id)
 
 
 _Mapping: TypeAlias = Callable[[Any, CodecContext], cmd.AnyCommand]
@@ -259,15 +218,15 @@ _COMMANDS: dict[type[client.ClientEvent], _Mapping] = {
     client.ResponseCancel: _cancel,
     client.PlaybackAck: _playback,
     client.PlaybackAckAlias: _playback,
-    client.TextAppend: _unsupported,
-    client.TextAppendAlias: _unsupported,
-    client.PushTextAlias: _unsupported,
-    client.ItemRetrieve: _unsupported,
-    client.ItemDelete: _unsupported,
-    client.ItemTruncate: _unsupported,
-    client.OutputClear: _unsupported,
-    client.BargeIn: _unsupported,
-    client.TurnSignal: _unsupported,
-    client.TurnSignalAlias: _unsupported,
-    client.TranscriptionSessionUpdate: _unsupported,
+    client.TextAppend: _text,
+    client.TextAppendAlias: _text,
+    client.PushTextAlias: _text,
+    client.ItemRetrieve: _item_retrieve,
+    client.ItemDelete: _item_delete,
+    client.ItemTruncate: _item_truncate,
+    client.OutputClear: _output_clear,
+    client.BargeIn: _barge_in,
+    client.TurnSignal: _signal,
+    client.TurnSignalAlias: _signal,
+    client.TranscriptionSessionUpdate: _transcription_update,
 }

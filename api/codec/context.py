@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from api.settings import SemanticVad
+from api.settings import GatewaySettings
 from session_core.audio import AudioFormat, Encoding
-from session_core.config import Dialect, TurnDetection, SessionConfig, Way
+from session_core.config import Dialect, ModelProfile, SessionConfig, TurnDetection, Way
 
 
 @dataclass(slots=True)
@@ -19,18 +19,37 @@ class CodecContext:
         dialect: spelling of OpenAI's events.
         config: the settings in force as far as this connection knows: the fold's, or the last update it sent.
         name_model: what a client's model name means here.
-        semantic_vad: what `semantic_vad` stands for.
+        profile: what is known of a model; None if no live worker serves it.
+        settings: what else the operator has names stand for.
     """
 
     way: Way
     dialect: Dialect
     config: SessionConfig
     name_model: Callable[[str, str], str]
-    semantic_vad: SemanticVad
+    profile: Callable[[str], ModelProfile | None]
+    settings: GatewaySettings
 
     def code(self, openai: str, duplex: str) -> str:
         """Choose the code that this way's clients know."""
         return openai if self.way is Way.OPENAI else duplex
+
+    def voice(self, name: str) -> str:
+        """Give the voice that a client's word means."""
+        return _meant(self.settings.voice_aliases, name)
+
+    def transcription_model(self, name: str) -> str:
+        """Give the transcription model that a client's word means."""
+        return _meant(self.settings.transcription_aliases, name)
+
+    def semantic_silence_ms(self, eagerness: str) -> int:
+        """Give the silence that ends a turn under `semantic_vad`; `auto` is medium, as with OpenAI."""
+        semantic = self.settings.semantic_vad
+        return {"low": semantic.low_ms, "high": semantic.high_ms}.get(eagerness, semantic.medium_ms)
+
+
+def _meant(aliases: dict[str, str], name: str) -> str:
+    return aliases.get(name, aliases.get("*", name))
 
 
 def default_config(way: Way, model: str) -> SessionConfig:

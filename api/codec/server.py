@@ -10,7 +10,7 @@ from msgspec import json
 from msgspec.structs import replace
 
 from api.codec import beta
-from api.errors import Told
+from api.errors import FrameTooLarge, Told
 from session_core import wire
 from session_core.config import Dialect, Way
 
@@ -21,23 +21,35 @@ _GA_ONLY = frozenset({wire.ItemAdded, wire.ItemDone})
 
 
 class Projection:
-    """What one connection shows of the session's events. Lives as long as the connection."""
+    """What one connection shows of the session's events. Lives as long as the connection.
 
-    def __init__(self, way: Way, dialect: Dialect) -> None:
+    Args:
+        way: how the session was opened.
+        dialect: spelling of OpenAI's events.
+        max_frame_bytes: no frame is larger; None: no limit.
+    """
+
+    def __init__(self, way: Way, dialect: Dialect, max_frame_bytes: int | None = None) -> None:
         self._way = way
+        self._max_frame_bytes = max_frame_bytes
         self._hidden: frozenset[type[wire.ServerEvent]] = frozenset()
         self._beta = way is Way.OPENAI and dialect is Dialect.BETA
         if way is Way.OPENAI:
             self._hidden = _GA_ONLY if self._beta else _BETA_ONLY
 
     def encode(self, event: wire.ServerEvent) -> str | None:
-        """Give the text frame of an event, or None if this client is not shown it."""
+        """Give the text frame of an event, or None if this client is not shown it.
+
+        Raises:
+            FrameTooLarge: it would be larger than clients take. Events are never split.
+        """
         kind = type(event)
         if self._way is Way.OPENAI and (kind.tier == 3 or kind in self._hidden):
             return None
-        if self._beta:
-            return _beta_text(event)
-        return _encode(event).decode()
+        frame = _beta_frame(event) if self._beta else _encode(event)
+        if self._max_frame_bytes is not None and len(frame) > self._max_frame_bytes:
+            raise FrameTooLarge(kind.__name__, len(frame))
+        return frame.decode()
 
     def discarded(self, event: wire.AudioDelta) -> wire.AudioDelta | None:
         """Give what is left of a cancelled response's delta: its number, so that the count has no hole."""
@@ -64,21 +76,17 @@ class Projection:
         return resync_text(reason, event_id)
 
 
-def _beta_text(event: wire.ServerEvent) -> str:
+def _beta_frame(event: wire.ServerEvent) -> bytes:
     kind = type(event)
     shape, name = beta.SHAPES.get(kind), beta.NAMES.get(kind)
-    text = _encode(event if shape is None else shape(event)).decode()
+    frame = _encode(event if shape is None else shape(event))
     # The type stands first, so the first place that reads like it is the type.
-    return text if name is None else text.replace(name[0], name[1], 1)
+    return frame if name is None else frame.replace(name[0].encode(), name[1].encode(), 1)
 
 
 def resync_text(reason: str, event_id: str) -> str:
     """Give a `session.resync_required` for a client that has no session yet."""
-    return _encode(_ResyncRequired(event_id=event_id, reason=reason)).decode()
-
-
-class _ResyncRequired(wire.ServerEvent, tag="session.resync_required", frozen=True, kw_only=True):
-    reason: str
+    return _encode(wire.ResyncRequired(event_id=event_id, reason=reason)).decode()
 
 
 def error_text(error: Told, event_id: str) -> str:

@@ -1,27 +1,24 @@
-"""The session object of `session.update`, in every spelling that clients use, and the patch it means.
+"""The session object of `session.update`, in every spelling that clients use.
 
-GA nests under `audio.input` and `audio.output`; beta and vLLM-Omni's DuplexClient write flat keys. On
-OpenAI's way a key of the other dialect is refused by name. Settings that clients send by default and that no
-served model has any use for yet are taken and not echoed: transcription, noise reduction, tools, tracing,
-truncation, prompt, speed, include, reasoning, and the overlap policies.
+GA nests under `audio.input` and `audio.output`; beta and vLLM-Omni's DuplexClient write flat keys. What the
+object means is told by `api.codec.patch`. Keys that are not listed here are skipped: GA's `include`,
+`prompt`, `reasoning` and `parallel_tool_calls`, and the duplex way's `overlap_silence_rms`, among others.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.codec.context import CodecContext
-from api.codec.formats import WireFormat, audio_format
-from api.errors import CodecError
-from session_core.config import CommitPolicy, Dialect, TurnDetection, SessionPatch, Way
+from api.codec.formats import WireFormat
+from api.codec.tools import Choice, Tools
+from api.codec.values import Modalities, Temperature, Tokens
+from session_core.config import CommitPolicy, OverlapPolicy
 
-T = TypeVar("T")
-F = TypeVar("F")
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=3_600_000)]
-Tokens: TypeAlias = Annotated[int, Meta(ge=1)] | Literal["inf"]
+Name: TypeAlias = Annotated[str, Meta(max_length=512)]
 
 
 class WireServerVad(Struct, frozen=True, tag="server_vad", tag_field="type"):
@@ -30,6 +27,7 @@ class WireServerVad(Struct, frozen=True, tag="server_vad", tag_field="type"):
     threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
     prefix_padding_ms: Milliseconds = 300
     silence_duration_ms: Milliseconds = 500
+    idle_timeout_ms: Annotated[int, Meta(ge=100, le=3_600_000)] | None = None
     create_response: bool = True
     interrupt_response: bool = True
 
@@ -48,10 +46,40 @@ Detection: TypeAlias = WireServerVad | WireSemanticVad | UnsetType | None
 class WireVoice(Struct, frozen=True):
     """A voice by id."""
 
-    id: str
+    id: Annotated[str, Meta(min_length=1, max_length=512)]
 
 
-Voice: TypeAlias = str | WireVoice | UnsetType | None
+Voice: TypeAlias = Annotated[str, Meta(min_length=1, max_length=512)] | WireVoice | UnsetType | None
+
+
+def voice_name(voice: Voice, context: CodecContext) -> str | UnsetType:
+    """Give the voice that a client's word means, or UNSET if it says none."""
+    if voice is None or isinstance(voice, UnsetType):
+        return UNSET
+    return context.voice(voice.id if isinstance(voice, WireVoice) else voice)
+
+
+class WireTranscription(Struct, frozen=True):
+    """Transcription of the user's audio. `keywords` and `delay` are skipped."""
+
+    model: Name | None = None
+    language: Name | None = None
+    languages: tuple[Name, ...] | None = None
+    prompt: str | None = None
+
+
+Transcribing: TypeAlias = WireTranscription | UnsetType | None
+
+
+class WireNoiseReduction(Struct, frozen=True):
+    """Noise reduction of the input; a key that is absent keeps its value."""
+
+    type: Literal["near_field", "far_field"] | None = None
+    strength: float | str | None = None
+
+
+NoiseReduction: TypeAlias = WireNoiseReduction | UnsetType | None
+JsonOrName: TypeAlias = str | dict[str, Any] | UnsetType | None
 
 
 class WireInput(Struct, frozen=True):
@@ -60,6 +88,11 @@ class WireInput(Struct, frozen=True):
     format: WireFormat | str | UnsetType | None = UNSET
     sample_rate_hz: int | UnsetType | None = UNSET
     turn_detection: Detection = UNSET
+    transcription: Transcribing = UNSET
+    noise_reduction: NoiseReduction = UNSET
+
+
+Speed: TypeAlias = Annotated[float, Meta(ge=0.25, le=1.5)] | UnsetType | None
 
 
 class WireOutput(Struct, frozen=True):
@@ -68,6 +101,7 @@ class WireOutput(Struct, frozen=True):
     format: WireFormat | str | UnsetType | None = UNSET
     sample_rate_hz: int | UnsetType | None = UNSET
     voice: Voice = UNSET
+    speed: Speed = UNSET
 
 
 class WireAudio(Struct, frozen=True):
@@ -78,148 +112,57 @@ class WireAudio(Struct, frozen=True):
 
 
 class WireExtraBody(Struct, frozen=True):
-    """vLLM-Omni's side door."""
+    """vLLM-Omni's side door; its other keys are skipped."""
 
     auto_response: bool | UnsetType | None = UNSET
+    realtime_tools: Tools = UNSET
 
 
 class WireSession(Struct, frozen=True):
     """Everything that a client may set. UNSET keeps; None switches off where that means something."""
 
     type: str | UnsetType = UNSET
-    model: str | UnsetType | None = UNSET
+    model: Name | UnsetType | None = UNSET
     instructions: str | UnsetType | None = UNSET
-    audio: WireAudio | UnsetType | None = UNSET
-    output_modalities: tuple[str, ...] | UnsetType | None = UNSET
-    max_output_tokens: Tokens | UnsetType | None = UNSET
+    tools: Tools = UNSET
+    tool_choice: Choice = UNSET
+    tracing: JsonOrName = UNSET
 
-    modalities: tuple[str, ...] | UnsetType | None = UNSET
+    audio: WireAudio | UnsetType | None = UNSET
+    output_modalities: Modalities = UNSET
+    max_output_tokens: Tokens | UnsetType | None = UNSET
+    truncation: JsonOrName = UNSET
+    parallel_tool_calls: bool | UnsetType | None = UNSET
+    reasoning: JsonOrName = UNSET
+
+    modalities: Modalities = UNSET
     input_audio_format: str | UnsetType | None = UNSET
     output_audio_format: str | UnsetType | None = UNSET
     sample_rate_hz: int | UnsetType | None = UNSET
+    input_audio_transcription: Transcribing = UNSET
+    input_audio_noise_reduction: NoiseReduction = UNSET
     turn_detection: Detection = UNSET
     voice: Voice = UNSET
-    temperature: Annotated[float, Meta(ge=0, le=2)] | UnsetType | None = UNSET
+    speed: Speed = UNSET
+    temperature: Temperature | UnsetType | None = UNSET
     max_response_output_tokens: Tokens | UnsetType | None = UNSET
 
-    ref_audio: str | UnsetType | None = UNSET
-    playback_commit_policy: CommitPolicy | UnsetType = UNSET
+    ref_audio: Any = None
+    playback_commit_policy: CommitPolicy | UnsetType | None = UNSET
+    overlap_policy: OverlapPolicy | UnsetType | None = UNSET
+    overlap_short_ack_ms: Milliseconds | UnsetType | None = UNSET
+    overlap_barge_in_ms: Milliseconds | UnsetType | None = UNSET
     idle_timeout_s: Annotated[float, Meta(gt=0, le=86_400)] | UnsetType | None = UNSET
     extra_body: WireExtraBody | UnsetType | None = UNSET
 
 
-_GA_KEYS = ("audio", "output_modalities", "max_output_tokens")
-_FLAT_KEYS = (
-    *("modalities", "input_audio_format", "output_audio_format", "sample_rate_hz", "turn_detection", "voice"),
+GA_KEYS = (
+    *("audio", "output_modalities", "max_output_tokens", "truncation", "parallel_tool_calls", "reasoning"),
+)
+"""Keys of GA that beta clients do not have."""
+FLAT_KEYS = (
+    *("modalities", "input_audio_format", "output_audio_format", "sample_rate_hz"),
+    *("input_audio_transcription", "input_audio_noise_reduction", "turn_detection", "voice", "speed"),
     *("temperature", "max_response_output_tokens"),
 )
-
-
-def session_patch(session: WireSession, context: CodecContext) -> SessionPatch:
-    """Give the patch that a session object means on top of `context.config`.
-
-    Raises:
-        CodecError: something in it is refused; then nothing of it may be applied.
-    """
-    _check(session, context)
-    config = context.config
-    audio = session.audio or WireAudio()
-    into, out = audio.input or WireInput(), audio.output or WireOutput()
-    extra = session.extra_body or WireExtraBody()
-    return SessionPatch(
-        model=context.name_model(session.model, config.model) if session.model else UNSET,
-        input_format=audio_format(
-            _first(into.format, session.input_audio_format),
-            _first(into.sample_rate_hz, session.sample_rate_hz),
-            config.input_format,
-            context,
-            "session.audio.input",
-        ),
-        output_format=audio_format(
-            _first(out.format, session.output_audio_format),
-            out.sample_rate_hz,
-            config.output_format,
-            context,
-            "session.audio.output",
-        ),
-        instructions="" if session.instructions is None else session.instructions,
-        voice=_voice(out.voice if out.voice is not UNSET else session.voice),
-        turn_detection=_detection(
-            into.turn_detection if into.turn_detection is not UNSET else session.turn_detection, context
-        ),
-        auto_response=UNSET if extra.auto_response is None else extra.auto_response,
-        playback_commit_policy=session.playback_commit_policy,
-        idle_timeout_s=_whole(session.idle_timeout_s),
-        temperature=session.temperature,
-        max_output_tokens=_tokens(session),
-    )
-
-
-def _first(nested: T | UnsetType | None, flat: F | UnsetType | None) -> T | F | UnsetType | None:
-    """What stands in the nested place, else what stands in the flat one."""
-    return flat if nested is UNSET or nested is None else nested
-
-
-def _check(session: WireSession, context: CodecContext) -> None:
-    """Refuse what belongs to another dialect, and what this service does not do."""
-    if context.way is Way.OPENAI:
-        ga = context.dialect is Dialect.GA
-        if ga and session.type is UNSET:
-            message = "Missing required parameter: 'session.type'."
-            raise CodecError("missing_required_parameter", message, param="session.type")
-        for key in _FLAT_KEYS if ga else _GA_KEYS:
-            if getattr(session, key) is not UNSET:
-                param = f"session.{key}"
-                raise CodecError("unknown_parameter", f"Unknown parameter: '{param}'.", param=param)
-    invalid = context.code("invalid_value", "invalid_session_config")
-    if session.type not in (UNSET, "realtime"):
-        message = "Only sessions of type 'realtime' are served."
-        raise CodecError(invalid, message, param="session.type")
-    for name in ("output_modalities", "modalities"):
-        modalities = getattr(session, name)
-        if modalities and "audio" not in modalities:
-            message = "Responses without audio are not served."
-            raise CodecError(invalid, message, param=f"session.{name}")
-    if session.ref_audio:
-        raise CodecError(invalid, "No served model takes a reference voice.", param="session.ref_audio")
-
-
-def _voice(voice: Voice) -> str | UnsetType:
-    if voice is None or voice is UNSET:
-        return UNSET
-    return voice.id if isinstance(voice, WireVoice) else voice
-
-
-def _detection(detection: Detection, context: CodecContext) -> TurnDetection | UnsetType | None:
-    match detection:
-        case WireServerVad():
-            return TurnDetection(
-                threshold=detection.threshold,
-                prefix_padding_ms=detection.prefix_padding_ms,
-                silence_duration_ms=detection.silence_duration_ms,
-                create_response=detection.create_response,
-                interrupt_response=detection.interrupt_response,
-            )
-        case WireSemanticVad():
-            semantic = context.semantic_vad
-            silence_ms = {"low": semantic.low_ms, "high": semantic.high_ms}.get(
-                detection.eagerness, semantic.medium_ms
-            )
-            return TurnDetection(
-                silence_duration_ms=silence_ms,
-                create_response=detection.create_response,
-                interrupt_response=detection.interrupt_response,
-            )
-        case _:
-            return detection
-
-
-def _whole(seconds: float | UnsetType | None) -> int | UnsetType | None:
-    return math.ceil(seconds) if isinstance(seconds, (int, float)) else seconds
-
-
-def _tokens(session: WireSession) -> int | UnsetType | None:
-    given = session.max_output_tokens
-    if given is UNSET:
-        given = session.max_response_output_tokens
-    return None if given == "inf" else given
+"""Keys of beta that GA clients do not have."""

@@ -18,7 +18,8 @@ Changes: TypeAlias = Sequence[ch.Change]
 NOTHING: Changes = ()
 
 Decide: TypeAlias = Callable[[State, Any], Changes]
-"""The form of every deciding function. The body's type is fixed by the reducer's table, which mypy cannot follow."""
+"""The form of every deciding function. The body's type is fixed by the reducer's table, which mypy cannot
+follow."""
 
 
 def new_id(prefix: str, state: State) -> str:
@@ -50,7 +51,7 @@ def new_response(
         modality=modality if isinstance(modality, Modality) else state.config.output_modality,
         options=options,
         requested=requested,
-        after_sample=received_samples(state) if requested else 0,
+        after_sample=received_samples(state) if requested else state.clock.consumed_samples,
     )
 
 
@@ -62,13 +63,13 @@ def rate_exhausted(state: State) -> str | None:
     return None
 
 
-def respond(state: State) -> Changes:
-    """Begin a response that turn detection or a commit asks for, if none is in progress and the limits allow it."""
+def respond(state: State, body: Any) -> Changes:
+    """Begin the response that `body` asks for besides, if none is in progress and the limits allow it."""
     if state.response is not None:
         return NOTHING
     exhausted = rate_exhausted(state)
     if exhausted is not None:
-        return refused(None, Cause.RATE_LIMITED, f"Rate limit reached for {exhausted}.")
+        return refused(body, Cause.LIMIT_REACHED, f"Rate limit reached for {exhausted}.")
     return (ch.ResponseBegan(new_response(state, requested=True)),)
 
 
@@ -81,7 +82,7 @@ def end(state: State, reason: EndReason) -> Changes:
     """End the session, and before it the responses in progress."""
     failed = reason in (EndReason.ENGINE_ERROR, EndReason.INTERNAL_ERROR)
     status, why = ("failed", None) if failed else ("cancelled", "client_cancelled")
-    sides = [ch.SideEnded(response.response_id, status) for response in state.side]
+    sides = [ch.SideEnded(response.response_id, status, why, reason) for response in state.side]
     return (*_stopped(state, status, why, reason), *sides, ch.Ended(reason))
 
 

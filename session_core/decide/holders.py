@@ -28,7 +28,7 @@ def opened(state: State, body: ev.SessionOpened) -> Changes:
 
 
 def client_attached(state: State, body: ev.ClientAttached) -> Changes:
-    """First, resume or takeover: the next generation with a good token wins, everything else changes nothing."""
+    """First, resume or takeover: the next generation with a good token wins, all else changes nothing."""
     held = state.attachment
     if body.attachment_id == held.attachment_id:
         return NOTHING
@@ -66,7 +66,10 @@ def client_detached(state: State, body: ev.ClientDetached) -> Changes:
 
 
 def worker_assigned(state: State, body: ev.WorkerAssigned) -> Changes:
-    """The next generation takes over. One that had work and did none of it counts against the session: poison."""
+    """The next generation takes over.
+
+    One that had work and did none of it counts against the session: poison.
+    """
     held = state.worker
     if body.generation != held.generation + 1:
         return NOTHING
@@ -79,7 +82,10 @@ def worker_assigned(state: State, body: ev.WorkerAssigned) -> Changes:
 
 
 def assignment_declined(state: State, body: ev.AssignmentDeclined) -> Changes:
-    """The worker in office does not want the session, or no longer. It is full or leaves; that is no sign of poison."""
+    """The worker in office does not want the session, or no longer.
+
+    It is full or leaves; that is no sign of poison.
+    """
     held = state.worker
     if held.worker is None or body.generation != held.generation:
         return NOTHING
@@ -136,23 +142,23 @@ _END_REASONS = {
 
 
 def deadline_passed(state: State, body: ev.DeadlinePassed) -> Changes:
-    """Take the deadline if the session really has it and the entry is not early: one of any number of repeats."""
+    """Take the deadline if the session has it and the entry is not early: one of any number of repeats."""
     if Deadline(body.due_ms, body.kind) not in deadlines(state) or state.now_ms < body.due_ms:
         return NOTHING
     if body.kind is ev.DeadlineKind.WARNING:
         return (ch.Warned(),)
     if body.kind is ev.DeadlineKind.SILENCE:
-        return _silence_passed(state)
+        return _silence_passed(state, body)
     return end(state, _END_REASONS[body.kind])
 
 
-def _silence_passed(state: State) -> Changes:
+def _silence_passed(state: State, body: ev.DeadlinePassed) -> Changes:
     """The user said nothing: the silence becomes their turn, and the model is asked to respond to it."""
     first, last = state.input.committed_samples, received_samples(state)
     item_id = new_id("item", state)
     part = Part("input_audio", first_sample=first, samples=last - first)
     item = Item(item_id, role=Role.USER, parts=(part,))
-    return (ch.SilencePassed(first, last, item_id), ch.AudioCommitted(item, last), *respond(state))
+    return (ch.SilencePassed(first, last, item_id), ch.AudioCommitted(item, last), *respond(state, body))
 
 
 def outbound_digest(state: State, body: ev.OutboundDigest) -> Changes:

@@ -22,7 +22,7 @@ from session_core.errors import Cause
 from session_core.items import Item, ItemStatus, ItemType, Part, Role
 from session_core.state import State
 
-# --- the buffer ---------------------------------------------------------------------------------------------------
+# --- the buffer -----------------------------------------------------------------------------------------
 
 
 def append_audio(state: State, body: cmd.AppendAudio) -> Changes:
@@ -38,9 +38,11 @@ def append_audio(state: State, body: cmd.AppendAudio) -> Changes:
 
 
 def append_text(state: State, body: cmd.AppendText) -> Changes:
-    """Take text into the turn that is being spoken, from models that can."""
+    """Take text into the turn that is being spoken, where the model can, up to the bound on input."""
     if not state.pinned.profile.supports_text:
         return refused(body, Cause.LIVE_TEXT_UNSUPPORTED, "This model takes no text in a live turn.", "text")
+    if len(state.input.text) + len(body.text) > state.pinned.limits.max_pending_input_bytes:
+        return refused(body, Cause.BACKPRESSURE, "Too much text waits for a commit.", "text")
     return (ch.TextReceived(body.text),)
 
 
@@ -51,8 +53,9 @@ def commit_input(state: State, body: cmd.CommitInput) -> Changes:
     buffered_ms = samples_to_ms(received - committed, rate_hz)
     if buffered_ms < max(1, limits.min_commit_ms) and not state.input.text:
         message = (
-            f"Error committing input audio buffer: buffer too small. Expected at least {limits.min_commit_ms} ms "
-            f"of audio, but buffer only has {buffered_ms} ms of audio."
+            "Error committing input audio buffer: buffer too small. "
+            f"Expected at least {limits.min_commit_ms} ms of audio, "
+            f"but buffer only has {buffered_ms} ms of audio."
         )
         return refused(body, Cause.BUFFER_EMPTY, message)
     change = ch.AudioCommitted(_user_item(state, committed, received), received)
@@ -61,7 +64,7 @@ def commit_input(state: State, body: cmd.CommitInput) -> Changes:
     wanted = body.respond
     if wanted is None:
         wanted = state.pinned.way is Way.DUPLEX and state.config.auto_response
-    return (change, *respond(state)) if wanted else (change,)
+    return (change, *respond(state, body)) if wanted else (change,)
 
 
 def clear_input(state: State, body: cmd.ClearInput) -> Changes:
@@ -72,7 +75,7 @@ def clear_input(state: State, body: cmd.ClearInput) -> Changes:
     return (dropped,)
 
 
-# --- turn detection -----------------------------------------------------------------------------------------------
+# --- turn detection -------------------------------------------------------------------------------------
 
 
 def speech_started(state: State, body: ev.SpeechStarted) -> Changes:
@@ -96,11 +99,11 @@ def speech_started(state: State, body: ev.SpeechStarted) -> Changes:
 
 
 def long_overlap(state: State, heard_to_sample: int) -> Changes:
-    """Interrupt a response that the user has talked over for long enough; nothing while it may be an acknowledgement."""
+    """Interrupt a response that the user has talked over for long enough to be no acknowledgement."""
     wait_ms, began = state.config.overlap_barge_in_ms, state.input.speech_from
     if state.response is None or began is None or not wait_ms or not speech_interrupts(state):
         return NOTHING
-    if heard_to_sample - began < ms_to_samples(state, wait_ms):
+    if heard_to_sample - max(began, state.response.after_sample) < ms_to_samples(state, wait_ms):
         return NOTHING
     return (
         ch.OverlapDecided("barge_in", "long_overlap_speech"),
@@ -123,7 +126,7 @@ def speech_stopped(state: State, body: ev.SpeechStopped) -> Changes:
     committed = ch.AudioCommitted(_user_item(state, first, end), end)
     if not detection.create_response:
         return (ended, committed)
-    return (ended, committed, *respond(state))
+    return (ended, committed, *respond(state, body))
 
 
 def input_transcribed(state: State, body: ev.InputTranscribed) -> Changes:
@@ -133,7 +136,7 @@ def input_transcribed(state: State, body: ev.InputTranscribed) -> Changes:
     return (ch.Transcribed(body.item_id, body.text, body.duration_ms, body.error),)
 
 
-# --- items --------------------------------------------------------------------------------------------------------
+# --- items ----------------------------------------------------------------------------------------------
 
 
 def create_item(state: State, body: cmd.CreateItem) -> Changes:
@@ -155,7 +158,7 @@ def create_item(state: State, body: cmd.CreateItem) -> Changes:
         before = find_item(state, body.previous_item_id)
         if before is None:
             message = f"Error adding item: there is no item {body.previous_item_id!r} to put it after."
-            return refused(body, Cause.UNKNOWN_PREVIOUS_ITEM, message, "previous_item_id")
+            return refused(body, Cause.UNKNOWN_ITEM, message, "previous_item_id")
         place = before + 1
     return (ch.ItemInserted(item, place),)
 
@@ -181,8 +184,8 @@ def truncate_item(state: State, body: cmd.TruncateItem) -> Changes:
     if index is None:
         return refused(body, Cause.UNKNOWN_ITEM_TRUNCATE, _no_item(body.item_id), "item_id")
     part = _part_to_cut(state, index, body.content_index)
-    if part is None or part.kind != "output_audio":
-        text = "Only assistant messages with audio can be truncated."
+    if part is None or part.kind != "output_audio" or not part.sample_rate_hz:
+        text = "Only audio that the model gave in this session can be truncated."
         return refused(body, Cause.NOT_AUDIO, text, "content_index")
     sent = samples_to_ms(part.samples, part.sample_rate_hz)
     if body.audio_end_ms > sent:
@@ -212,5 +215,5 @@ def _user_item(state: State, first: int, end: int) -> Item:
 
 
 def _user_item_id(state: State) -> str:
-    """The id that was promised when the speech began; a new one without speech, or for what follows a manual commit."""
+    """The id promised when the speech began; a new one without speech or for what follows a manual commit."""
     return state.input.speech_item_id or new_id("item", state)

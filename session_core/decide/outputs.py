@@ -2,33 +2,55 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from session_core import changes as ch
 from session_core import commands as cmd
 from session_core import events as ev
+from session_core.config import Modality
 from session_core.decide.common import NOTHING, Changes, interrupt, new_response, rate_exhausted, refused
 from session_core.decide.inputs import long_overlap
-from session_core.derive import may_begin, message_id, received_samples
+from session_core.derive import find_item, may_begin, message_id, received_samples
 from session_core.errors import BrokenInvariant, Cause
-from session_core.items import ItemStatus
+from session_core.items import Item, ItemStatus, ItemType
 from session_core.state import Message, Response, State
 
-# --- responses ----------------------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------------
 
 
 def create_response(state: State, body: cmd.CreateResponse) -> Changes:
     """Begin a response: one in the conversation at a time, a few beside it."""
     exhausted = rate_exhausted(state)
     if exhausted is not None:
-        return refused(body, Cause.RATE_LIMITED, f"Rate limit reached for {exhausted}.")
-    response = new_response(state, requested=True, options=body.options)
+        return refused(body, Cause.LIMIT_REACHED, f"Rate limit reached for {exhausted}.")
+    unknown = [item.item_id for item in _references(body.options) if find_item(state, item.item_id) is None]
+    if unknown:
+        message = f"Item with item_id not found: {unknown[0]!r}."
+        return refused(body, Cause.UNKNOWN_ITEM, message, "response.input")
+    response = new_response(state, requested=True, options=_resolved(state, body.options))
     if body.options.outside:
         if len(state.side) >= state.pinned.limits.max_side_responses:
             message = "Too many responses outside the conversation are in progress."
-            return refused(body, Cause.TOO_MANY_SIDE_RESPONSES, message)
+            return refused(body, Cause.LIMIT_REACHED, message)
     elif state.response is not None:
         message = f"Conversation already has an active response in progress: {state.response.response_id}."
         return refused(body, Cause.RESPONSE_ACTIVE, message)
     return (ch.ResponseBegan(response),)
+
+
+def _references(options: cmd.ResponseOptions) -> list[Item]:
+    return [item for item in options.input or () if item.item_type is ItemType.REFERENCE]
+
+
+def _resolved(state: State, options: cmd.ResponseOptions) -> cmd.ResponseOptions:
+    """The options with each reference replaced by the item as the history holds it here."""
+    if not _references(options):
+        return options
+    items = {item.item_id: item for item in state.history}
+    given = tuple(
+        items[item.item_id] if item.item_type is ItemType.REFERENCE else item for item in options.input or ()
+    )
+    return replace(options, input=given)
 
 
 def cancel_response(state: State, body: cmd.CancelResponse) -> Changes:
@@ -36,15 +58,19 @@ def cancel_response(state: State, body: cmd.CancelResponse) -> Changes:
     active = state.response
     if active is not None and body.response_id in (None, active.response_id):
         return interrupt(state, "client_cancelled", "response_cancel")
-    if any(response.response_id == body.response_id for response in state.side):
-        return (ch.SideEnded(body.response_id or "", "cancelled"),)
+    for response in state.side:
+        if response.response_id == body.response_id:
+            return (ch.SideEnded(response.response_id, "cancelled", "client_cancelled", "response_cancel"),)
     return refused(
         body, Cause.NOTHING_TO_CANCEL, "Cancellation failed: no active response found", "response_id"
     )
 
 
 def clear_output(state: State, body: cmd.ClearOutput) -> Changes:
-    """Drop what was not heard. Audio that is out already can only be dropped by the client, which is told to."""
+    """Drop what was not heard.
+
+    Audio that is out already can only be dropped by the client, which is told to.
+    """
     if state.response is not None:
         response_id = state.response.response_id
         return (*interrupt(state, "client_cancelled", "output_clear"), ch.OutputCleared(response_id))
@@ -67,7 +93,7 @@ def signal_turn(state: State, body: cmd.SignalTurn) -> Changes:
     return (ch.Signalled(body.signal),)
 
 
-# --- units --------------------------------------------------------------------------------------------------------
+# --- units ----------------------------------------------------------------------------------------------
 
 
 def unit_completed(state: State, body: ev.ModelUnitCompleted) -> Changes:
@@ -78,6 +104,8 @@ def unit_completed(state: State, body: ev.ModelUnitCompleted) -> Changes:
         raise BrokenInvariant(f"unit {body.unit} holds input that has not come")
     if body.epoch != state.epoch:
         return (ch.UnitTaken(body, muted=True),)
+    if body.late:
+        return (ch.UnitTaken(body, muted=body.decision is not ev.Decision.LISTEN),)
     overlap = long_overlap(state, body.first_sample + body.input_samples)
     if overlap:
         return (ch.UnitTaken(body, muted=True), *overlap)
@@ -93,32 +121,31 @@ def unit_completed(state: State, body: ev.ModelUnitCompleted) -> Changes:
 
 
 def _said(state: State, response: Response, body: ev.ModelUnitCompleted) -> Changes:
-    """A unit of speaking: the message opens or goes on, calls close it, the end of the turn ends the response."""
+    """A unit of speaking: the message opens or goes on, calls close it, the turn's end ends the response."""
     out: list[ch.Change] = []
-    ends_turn = body.decision is ev.Decision.TURN_END
+    audio = body.audio if response.modality is Modality.AUDIO else b""
+    tokens, ends_turn = len(body.token_ids), body.decision is ev.Decision.TURN_END
     is_open = response.message is not None
-    if body.audio is None or body.audio or body.text or not body.calls:
+    if audio is None or audio or body.text or not body.calls:
         if not is_open:
             message = Message(message_id(response), len(response.outputs), response.modality)
             out.append(ch.MessageOpened(message))
-        out.append(ch.Spoken(body.unit, body.audio, body.text, len(body.token_ids), ends_turn))
-        is_open = True
-    if body.calls:
-        if is_open:
-            out.append(ch.MessageClosed(ItemStatus.COMPLETED))
-            is_open = False
-        out.extend(ch.ToolCalled(call) for call in body.calls)
+        out.append(ch.Spoken(body.unit, audio, body.text, tokens, ends_turn))
+        is_open, tokens = True, 0
+    if audio is None or state.renders:
+        delayed = (ch.CallsDelayed(body.calls, tokens),) if body.calls else NOTHING
+        return (*out, *delayed, *((ch.TurnEnded(),) if ends_turn else NOTHING))
+    if is_open and (body.calls or ends_turn):
+        out.append(ch.MessageClosed(ItemStatus.COMPLETED))
+    out.extend(_called(body.calls, tokens))
     if ends_turn:
-        out.extend(_turn_ended(state, body, is_open))
+        out.append(ch.ResponseEnded("completed"))
     return out
 
 
-def _turn_ended(state: State, body: ev.ModelUnitCompleted, is_open: bool) -> Changes:
-    """End the response now or, while rendered parts are due, note that its last unit was said."""
-    if is_open and (body.audio is None or state.renders):
-        return (ch.TurnEnded(),)
-    ended = ch.ResponseEnded("completed")
-    return (ch.MessageClosed(ItemStatus.COMPLETED), ended) if is_open else (ended,)
+def _called(calls: tuple[ev.ToolCall, ...], tokens: int = 0) -> Changes:
+    """The calls in order; the tokens are counted with the first."""
+    return [ch.ToolCalled(call, 0 if number else tokens) for number, call in enumerate(calls)]
 
 
 def _listened(active: Response | None, body: ev.ModelUnitCompleted) -> Changes:
@@ -136,16 +163,18 @@ def _listened(active: Response | None, body: ev.ModelUnitCompleted) -> Changes:
 
 def output_rendered(state: State, body: ev.OutputRendered) -> Changes:
     """Take the next part of the oldest unit that waits for its audio; any other part changes nothing."""
-    if not state.renders or state.response is None:
+    response = state.response
+    if response is None or not state.renders:
         return NOTHING
     due = state.renders[0]
     if (body.unit, body.part, body.first_sample) != (due.unit, due.next_part, due.next_sample):
         return NOTHING
-    finished = body.last and len(state.renders) == 1 and state.response.turn_ended
-    spoken = ch.PartRendered(body.audio, body.last, finished)
-    if finished:
-        return (spoken, ch.MessageClosed(ItemStatus.COMPLETED), ch.ResponseEnded("completed"))
-    return (spoken,)
+    is_whole = body.last and len(state.renders) == 1
+    rendered = ch.PartRendered(body.audio, body.last, end_of_turn=is_whole and response.turn_ended)
+    if not is_whole or not (response.calls or response.turn_ended):
+        return (rendered,)
+    ended = (ch.ResponseEnded("completed"),) if response.turn_ended else NOTHING
+    return (rendered, ch.MessageClosed(ItemStatus.COMPLETED), *_called(response.calls), *ended)
 
 
 def side_output(state: State, body: ev.SideOutput) -> Changes:
@@ -153,22 +182,27 @@ def side_output(state: State, body: ev.SideOutput) -> Changes:
     response = next((one for one in state.side if one.response_id == body.response_id), None)
     if response is None:
         return NOTHING
-    spoken: Changes = NOTHING
-    if body.text or body.audio:
-        spoken = (ch.SideSpoken(body.response_id, body.text, body.audio, body.tokens),)
-    if not body.last:
-        return spoken
-    return (*spoken, ch.SideEnded(body.response_id, "completed", body.calls))
+    audio = body.audio if response.modality is Modality.AUDIO else b""
+    out: list[ch.Change] = []
+    if body.text or audio or body.tokens:
+        out.append(ch.SideSpoken(body.response_id, body.text, audio, body.tokens))
+    if body.last:
+        status = "failed" if body.failed else "completed"
+        out.append(ch.SideEnded(body.response_id, status, calls=body.calls))
+    return out
 
 
-# --- playback -----------------------------------------------------------------------------------------------------
+# --- playback -------------------------------------------------------------------------------------------
 
 
 def ack_playback(state: State, body: cmd.AckPlayback) -> Changes:
-    """Move the ledger; it never goes back and never beyond what was sent. Acks of older responses are harmless."""
+    """Move the ledger; it never goes back and never beyond what was sent.
+
+    Acks of older responses are harmless.
+    """
     ledger = state.playback
     if not ledger.response_id or body.response_id not in (None, ledger.response_id):
         return NOTHING
-    played = max(ledger.played_ms, min(body.played_ms, ledger.sent_ms))
-    committed = played if body.committed_ms is None else min(body.committed_ms, played)
+    played = max(ledger.played_ms, min(body.played_ms - ledger.earlier_ms, ledger.sent_ms))
+    committed = played if body.committed_ms is None else min(body.committed_ms - ledger.earlier_ms, played)
     return (ch.PlaybackMoved(played, max(ledger.committed_ms, committed)),)

@@ -19,7 +19,7 @@ from session_core import commands as cmd
 from session_core import events as ev
 from session_core import wire
 from session_core.audio import AudioFormat, Encoding
-from session_core.config import ServerVad, SessionConfig
+from session_core.config import TurnDetection, SessionConfig
 from session_core.fleet import decode_advertisement, slot_member
 from session_core.journal import Role, Stamp, decode_entry
 from session_core.state import EndReason, Phase
@@ -545,7 +545,7 @@ def _with_output(config: SessionConfig, audio_format: AudioFormat) -> SessionCon
 
 
 def _with_turn_detection(config: SessionConfig) -> SessionConfig:
-    return replace(config, turn_detection=ServerVad())
+    return replace(config, turn_detection=TurnDetection())
 
 
 async def _is_held(store: MemoryEventStore, worker_id: str, client: Client) -> bool:

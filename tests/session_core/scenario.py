@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -13,9 +14,13 @@ from session_core import wire
 from session_core.changes import Change
 from session_core.config import Dialect, Limits, ModelProfile, SessionConfig, Way
 from session_core.fold import Fold
+from session_core.items import Item, Part
+from session_core.items import Role as UserRole
 from session_core.journal import Body, Position, Role, Stamp, encode_entry
 from session_core.reducer import REDUCER_VERSION, Outbound
 from session_core.state import State
+
+E = TypeVar("E", bound=wire.ServerEvent)
 
 OPENED_MS = 1_000_000
 PROFILE = ModelProfile("loopback")
@@ -40,6 +45,24 @@ def type_of(event: wire.ServerEvent) -> str:
 def types(events: Iterable[wire.ServerEvent]) -> list[str]:
     """The `type` of each event."""
     return [type_of(event) for event in events]
+
+
+def one(events: list[wire.ServerEvent], kind: type[E]) -> E:
+    """The only event of this type."""
+    (event,) = [event for event in events if isinstance(event, kind)]
+    return event
+
+
+def error(events: list[wire.ServerEvent]) -> wire.ErrorDetail:
+    """The only event, an error, without its message."""
+    (event,) = events
+    assert isinstance(event, wire.ErrorEvent)
+    return replace(event.error, message="")
+
+
+def refusal(code: str, param: str | None = None, event_id: str | None = None) -> wire.ErrorDetail:
+    """The error that a client is told."""
+    return wire.ErrorDetail(code=code, message="", param=param, event_id=event_id)
 
 
 class Scenario:
@@ -191,17 +214,41 @@ class Scenario:
         return self.worker(replace(self.unit_body(), answers=answers))
 
     def speaks(
-        self, text: str = "", audio: bytes | None = bytes(UNIT_BYTES), *, last: bool = False
+        self,
+        text: str = "",
+        audio: bytes | None = bytes(UNIT_BYTES),
+        *,
+        calls: tuple[ev.ToolCall, ...] = (),
+        last: bool = False,
     ) -> list[wire.ServerEvent]:
         """The model works on the unit that is due, and speaks. `audio` None: it is rendered later."""
         decision = ev.Decision.TURN_END if last else ev.Decision.SPEAK
-        return self.worker(replace(self.unit_body(decision), text=text, audio=audio, token_ids=(1, 2)))
+        return self.worker(
+            replace(self.unit_body(decision), text=text, audio=audio, calls=calls, token_ids=(1, 2))
+        )
 
-    def asks(self) -> str:
+    def calls(self, *names: str, last: bool = False) -> list[wire.ServerEvent]:
+        """The model works on the unit that is due, and calls functions without saying a word."""
+        calls = tuple(ev.ToolCall(f"call_{name}", name, f'{{"of": "{name}"}}') for name in names)
+        return self.speaks("", b"", calls=calls, last=last)
+
+    def asks(self, **options: Any) -> str:
         """The client asks for a response; give its id."""
-        self.client(cmd.CreateResponse())
-        assert self.state.response is not None
-        return self.state.response.response_id
+        self.client(cmd.CreateResponse(cmd.ResponseOptions(**options)))
+        asked = self.state.side[-1] if options.get("outside") else self.state.response
+        assert asked is not None
+        return asked.response_id
+
+    def writes(self, text: str, item_id: str = "") -> list[wire.ServerEvent]:
+        """The client puts a user's text into the history."""
+        item = Item(item_id, role=UserRole.USER, parts=(Part("input_text", text=text),))
+        return self.client(cmd.CreateItem(item))
+
+    def commits(self, ms: int = 200) -> str:
+        """The client sends audio and commits it, asking for no response; give the item's id."""
+        self.audio(48 * ms)
+        self.client(cmd.CommitInput(respond=False))
+        return self.state.history[-1].item_id
 
 
 def folded(

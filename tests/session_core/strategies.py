@@ -12,7 +12,7 @@ from session_core import commands as cmd
 from session_core import events as ev
 from session_core import wire
 from session_core.audio import AudioFormat, Encoding
-from session_core.config import Limits, TurnDetection, SessionPatch, Way
+from session_core.config import Limits, SessionPatch, TurnDetection, Way
 from session_core.deadlines import deadlines
 from session_core.items import Item, ItemType, Part, Role
 from session_core.journal import Stamp

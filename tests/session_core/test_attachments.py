@@ -404,7 +404,7 @@ def test_a_worker_that_did_something_clears_the_suspicion_when_it_leaves(fails: 
     assert 0 == session.state.worker.barren
 
 
-def test_a_worker_that_fails_with_nothing_to_do_is_not_barren() -> None:
+def test_a_worker_that_fails_with_nothing_to_do_is_barren_all_the_same() -> None:
     """Neither is the session that it leaves."""
     session = Scenario.live()
     session.worker(ev.ModelFailed("boom"))

@@ -1,4 +1,4 @@
-"""What a client sends: configuration, audio, commits, items; and what turn detection makes of its speech."""
+"""What a client sends: configuration, audio, text, commits; and what turn detection makes of its speech."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from session_core import commands as cmd
 from session_core import events as ev
 from session_core import wire
 from session_core.audio import AudioFormat, Encoding
-from session_core.config import Limits, TurnDetection, SessionConfig, SessionPatch, Way
-from session_core.items import Item, Part, Role
-from tests.session_core.scenario import CONFIG, UNIT_BYTES, UNIT_SAMPLES, Scenario, types
+from session_core.config import Limits, SessionConfig, SessionPatch, TurnDetection, Way
+from session_core.items import Part
+from tests.session_core.scenario import CONFIG, UNIT_BYTES, UNIT_SAMPLES, Scenario, error, one, refusal, types
 
 COMMITTED = [
     "conversation.item.added",
@@ -24,18 +24,6 @@ COMMITTED = [
 VAD = replace(CONFIG, turn_detection=TurnDetection(prefix_padding_ms=20))
 MS = 24
 """Input samples of a millisecond."""
-
-
-def error(events: list[wire.ServerEvent]) -> wire.ErrorDetail:
-    """The only event, an error, without its message."""
-    (event,) = events
-    assert isinstance(event, wire.ErrorEvent)
-    return replace(event.error, message="")
-
-
-def refusal(code: str, param: str | None = None, event_id: str | None = None) -> wire.ErrorDetail:
-    """The error that a client is told."""
-    return wire.ErrorDetail(code=code, message="", param=param, event_id=event_id)
 
 
 # --- update -------------------------------------------------------------------------------------------------
@@ -276,68 +264,6 @@ def test_a_unit_begun_before_a_clear_takes_back_nothing() -> None:
     assert 0 == session.state.input.pending_bytes
 
 
-# --- items --------------------------------------------------------------------------------------------------
-
-
-def said(text: str, item_id: str = "") -> Item:
-    """A user's text."""
-    return Item(item_id, role=Role.USER, parts=(Part("input_text", text=text),))
-
-
-def test_items_stand_where_the_client_wants_them() -> None:
-    """At the end, at the head, or after a named one; each tells the one before it."""
-    session = Scenario.live()
-    session.client(cmd.CreateItem(said("1", "a")))
-    session.client(cmd.CreateItem(said("3", "c")))
-    session.client(cmd.CreateItem(said("2", "b"), "a"))
-    session.client(cmd.CreateItem(said("0", "r"), "root"))
-
-    assert ["r", "a", "b", "c"] == [item.item_id for item in session.state.history]
-    added = [event for event in session.events if isinstance(event, wire.ItemAdded)]
-    assert [None, "a", "a", None] == [event.previous_item_id for event in added]
-    assert ["conversation.item.added", "conversation.item.created", "conversation.item.done"] == types(
-        session.events[:3]
-    )
-
-
-def test_an_item_without_an_id_gets_one() -> None:
-    """The id comes from the entry's position."""
-    session = Scenario.live()
-    session.client(cmd.CreateItem(said("1")))
-
-    assert f"item_{session.now_ms}_0" == session.state.history[0].item_id
-
-
-@pytest.mark.parametrize("way", Way)
-def test_an_item_comes_once(way: Way) -> None:
-    """A second item of one id is refused by the code that stock clients take for success."""
-    session = Scenario.live(way)
-    session.client(cmd.CreateItem(said("1", "a")))
-    events = session.client(cmd.CreateItem(said("2", "a")))
-
-    assert refusal("item_create_duplicate_item_id", "item.id") == error(events)
-    assert 1 == len(session.state.history)
-
-
-@pytest.mark.parametrize(("way", "code"), [(Way.OPENAI, "invalid_value"), (Way.DUPLEX, "item_not_found")])
-def test_nothing_stands_after_an_unknown_item(way: Way, code: str) -> None:
-    """The history stays as it was."""
-    session = Scenario.live(way)
-    events = session.client(cmd.CreateItem(said("1", "a"), "z"))
-
-    assert refusal(code, "previous_item_id") == error(events)
-    assert () == session.state.history
-
-
-def test_the_history_is_bounded() -> None:
-    """The oldest items fall out of the state."""
-    session = Scenario.live(limits=Limits(max_history_items=2))
-    for name in "abc":
-        session.client(cmd.CreateItem(said(name, name)))
-
-    assert ["b", "c"] == [item.item_id for item in session.state.history]
-
-
 # --- turn detection -----------------------------------------------------------------------------------------
 
 
@@ -464,10 +390,14 @@ def test_speech_interrupts() -> None:
     session.asks()
     events = session.worker(ev.SpeechStarted(0))
 
-    assert ["input_audio_buffer.speech_started", "response.done", "rate_limits.updated"] == types(events)
-    assert isinstance(events[1], wire.ResponseDone)
+    assert [
+        "input_audio_buffer.speech_started",
+        "overlap.decision",
+        "response.done",
+        "rate_limits.updated",
+    ] == types(events)
     assert wire.StatusDetails(type="cancelled", reason="turn_detected", cause="speech") == (
-        events[1].response.status_details
+        one(events, wire.ResponseDone).response.status_details
     )
     assert 1 == session.state.epoch
 
@@ -481,7 +411,8 @@ def test_speech_that_may_not_interrupt_is_only_told(responding: bool) -> None:
     if responding:
         session.asks()
 
-    assert ["input_audio_buffer.speech_started"] == types(session.worker(ev.SpeechStarted(0)))
+    told = ["input_audio_buffer.speech_started"] + ["overlap.decision"] * responding
+    assert told == types(session.worker(ev.SpeechStarted(0)))
     assert 0 == session.state.epoch
 
 

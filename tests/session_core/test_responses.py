@@ -10,8 +10,8 @@ from session_core import commands as cmd
 from session_core import events as ev
 from session_core import wire
 from session_core.audio import AudioFormat, Encoding
-from session_core.config import Limits, TurnDetection, SessionConfig, SessionPatch, Way
-from session_core.items import Item, ItemStatus, Part, Role
+from session_core.config import Limits, SessionConfig, SessionPatch, TurnDetection, Way
+from session_core.items import Item, ItemStatus, Mark, Part, Role
 from session_core.state import EndReason, Phase, Render
 from tests.session_core.scenario import CONFIG, UNIT_BYTES, UNIT_SAMPLES, Scenario, types
 
@@ -57,7 +57,7 @@ def test_a_response_is_created_on_request() -> None:
         created.response.usage,
     )
     assert session.state.response is not None
-    assert f"item_{created.response_id}" == session.state.response.item_id
+    assert not session.state.response.begun
     assert (0, ()) == (session.state.turn, session.state.history)
 
 
@@ -138,7 +138,15 @@ def test_a_whole_response() -> None:
     item = Item(
         f"item_{response_id}",
         role=Role.ASSISTANT,
-        parts=(Part("output_audio", text="Hello", samples=3 * UNIT_SAMPLES),),
+        parts=(
+            Part(
+                "output_audio",
+                text="Hello",
+                samples=3 * UNIT_SAMPLES,
+                sample_rate_hz=24_000,
+                marks=(Mark(0, 3), Mark(2 * UNIT_SAMPLES, 5)),
+            ),
+        ),
     )
     assert (item,) == session.state.history
     assert (None, 240, 0) == (session.state.response, session.state.playback.sent_ms, session.state.epoch)
@@ -388,9 +396,9 @@ def test_audio_follows_in_parts() -> None:
 
     assert ["response.created", *OPENED, TEXT] == types(session.speaks("a", None))
     assert [TEXT] == types(session.speaks("b", None, last=True))
-    assert (Render(0), Render(1)) == session.state.renders
+    assert (Render(0, 1), Render(1, 2)) == session.state.renders
     assert [AUDIO] == types(session.worker(rendered(0, 0, 0)))
-    assert (Render(0, 1, 240), Render(1)) == session.state.renders
+    assert (Render(0, 1, 1, 240), Render(1, 2)) == session.state.renders
     assert [AUDIO] == types(session.worker(rendered(0, 1, 240, last=True)))
     events = session.worker(rendered(1, 0, 0, last=True))
     assert [AUDIO, *CLOSED] == types(events)

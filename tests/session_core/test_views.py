@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from session_core import commands as cmd
 from session_core import views
 from session_core.audio import AudioFormat, Encoding
-from session_core.config import TurnDetection, SessionConfig, SessionPatch, Way
+from session_core.config import SessionConfig, SessionPatch, TurnDetection, Way
 from session_core.items import Item, ItemType, Part, Role
 from session_core.state import Input
 from tests.session_core.scenario import CONFIG, OPENED_MS, Scenario
@@ -46,6 +46,7 @@ def test_the_session_object_of_openai_clients() -> None:
                     "threshold": 0.5,
                     "prefix_padding_ms": 300,
                     "silence_duration_ms": 500,
+                    "idle_timeout_ms": None,
                     "create_response": True,
                     "interrupt_response": True,
                 },
@@ -109,15 +110,23 @@ def test_the_session_object_of_duplex_clients(idle_timeout_s: int | None, expect
     expected = {
         "session_id": "s1",
         "state": "open",
-        "turn_state": "listening",
+        "turn_state": "thinking",
         "epoch": 0,
         "turn_id": 1,
         "active_response_id": session.state.response.response_id,
-        "playback_commit_policy": "ack_only",
+        "overlap_policy": "barge_in_on_speech",
+        "overlap_barge_in_ms": 0,
+        "playback_commit_policy": "commit_all_on_done",
         "playback": {"generated_ms": 0, "sent_ms": 0, "played_ms": 0, "committed_ms": 0},
         "idle_timeout_s": expected_s,
         "extra_body": {"auto_response": True},
-        "capabilities": {"chunk_period_ms": 80, "clock": "unit", "supports_text": False},
+        "capabilities": {
+            "chunk_period_ms": 80,
+            "clock": "unit",
+            "supports_barge_in": True,
+            "supports_text": False,
+            "supports_tools": False,
+        },
     }
     assert expected == {name: view.get(name) for name in expected}
 

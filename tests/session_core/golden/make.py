@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from session_core import commands as cmd
 from session_core import events as ev
 from session_core.audio import AudioFormat, Encoding
-from session_core.config import Limits, TurnDetection, SessionPatch, Way
+from session_core.config import Limits, SessionPatch, TurnDetection, Way
 from session_core.items import Item, ItemType, Part, Role
 from session_core.journal import Position
 from session_core.reducer import REDUCER_VERSION
