@@ -6,13 +6,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from starlette.routing import WebSocketRoute
 
+from api.client_secrets import give_key
 from api.endpoint import RealtimeEndpoint
 from api.gateway import Gateway
+from api.metrics import CONTENT_TYPE, exposition
 from api.settings import GatewaySettings
 from eventstore.store import EventStore
+from session_core.config import Dialect
 
 
 def create_app(store: EventStore, settings: GatewaySettings | None = None) -> FastAPI:
@@ -34,10 +37,18 @@ def create_app(store: EventStore, settings: GatewaySettings | None = None) -> Fa
     for path in ("/v1/realtime", "/v1/duplex"):
         app.router.routes.append(WebSocketRoute(path, endpoint))
 
+    _add_operator_routes(app, gateway)
+    _add_key_routes(app, gateway)
+    return app
+
+
+def _add_operator_routes(app: FastAPI, gateway: Gateway) -> None:
+    """Health, readiness, models and metrics: for operators and their machines, without a key."""
+
     @app.get("/health")
     async def health() -> Response:
-        silence_s = store.last_contact_s()
-        healthy = silence_s < settings.store_silence_s
+        silence_s = gateway.store.last_contact_s()
+        healthy = silence_s < gateway.settings.store_silence_s
         status = "ok" if healthy else "store unreachable"
         stats: dict[str, int] = msgspec.to_builtins(gateway.stats)
         return _json(_Health(status, gateway.gateway_id, silence_s, stats), 200 if healthy else 503)
@@ -55,7 +66,21 @@ def create_app(store: EventStore, settings: GatewaySettings | None = None) -> Fa
         ]
         return _json({"object": "list", "data": listed})
 
-    return app
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(exposition(gateway), media_type=CONTENT_TYPE)
+
+
+def _add_key_routes(app: FastAPI, gateway: Gateway) -> None:
+    """Ephemeral keys, in both dialects."""
+
+    @app.post("/v1/realtime/client_secrets")
+    async def client_secrets(request: Request) -> Response:
+        return await give_key(gateway, request, Dialect.GA)
+
+    @app.post("/v1/realtime/sessions")
+    async def sessions(request: Request) -> Response:
+        return await give_key(gateway, request, Dialect.BETA)
 
 
 class _Health(msgspec.Struct):

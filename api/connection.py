@@ -296,7 +296,8 @@ class Connection:
                 self._context.config = command.patch.onto(self._context.config)
                 self._update_n = self._attachment.append(command)
             case _:
-                # What the client heard before it asked for this counts before it: a cancel freezes the heard point.
+                # What the client heard before it asked for this counts before it: a cancel freezes the heard
+                # point.
                 self._acks.flush()
                 self._attachment.append(command)
 

@@ -6,14 +6,18 @@ import asyncio
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
+import msgspec
 import structlog
 from starlette.datastructures import Headers
 
-from api.admission.auth import accepted_subprotocol, refusal
+from api.admission.auth import accepted_subprotocol, admit
+from api.admission.ephemeral import Claims
 from api.codec import client
 from api.codec.command import to_command
 from api.codec.context import CodecContext, default_config
+from api.codec.patch import session_patch
 from api.codec.server import error_text, resync_text
+from api.codec.session import WireSession
 from api.connection import Connection
 from api.errors import CodecError, OpeningRefused, ResyncRequired, SocketClosed, TemporarilyRefused, Told
 from api.gateway import Gateway
@@ -21,7 +25,7 @@ from api.opening import Joined, ResumeWish, open_session, resume_session
 from api.socket import ClientSocket, Message, Receive, Send
 from eventstore.errors import StoreUnavailable
 from session_core.commands import UpdateSession
-from session_core.config import Dialect, SessionConfig, Way
+from session_core.config import Dialect, ModelProfile, SessionConfig, Way
 
 _log = structlog.get_logger()
 
@@ -31,15 +35,16 @@ _TRUE = ("1", "true", "on")
 
 @dataclass(frozen=True, slots=True)
 class UpgradeRequest:
-    """What a client asked for by its URL and headers."""
+    """What a client asked for by its URL and headers; `claims` are those of its ephemeral key."""
 
     way: Way
     dialect: Dialect
     model: str
     resume: ResumeWish | None
+    claims: Claims | None
 
     @classmethod
-    def of(cls, scope: Message) -> UpgradeRequest:
+    def of(cls, scope: Message, claims: Claims | None) -> UpgradeRequest:
         """Read a request; what makes no sense in a query counts as not said."""
         query = {key: values[-1] for key, values in parse_qs(scope["query_string"].decode("latin-1")).items()}
         duplex = (
@@ -55,6 +60,7 @@ class UpgradeRequest:
             dialect=Dialect.BETA if beta and not duplex else Dialect.GA,
             model=query.get("model", ""),
             resume=_resume_wish(query),
+            claims=claims,
         )
 
 
@@ -63,6 +69,19 @@ def _resume_wish(query: dict[str, str]) -> ResumeWish | None:
         return None
     seq = query.get("last_received_server_event_seq", "0")
     return ResumeWish(query["session_id"], query["resume_token"], int(seq) if seq.isdecimal() else 0)
+
+
+def codec_context(gateway: Gateway, way: Way, dialect: Dialect, config: SessionConfig) -> CodecContext:
+    """Give what the codec has to know of a client, as this gateway sees the fleet."""
+    fleet = gateway.fleet
+
+    def name_model(name: str, current: str) -> str:
+        return fleet.name_model(name, current, way)
+
+    def profile(model: str) -> ModelProfile | None:
+        return fleet.models.get(model)
+
+    return CodecContext(way, dialect, config, name_model, profile, gateway.settings)
 
 
 class RealtimeEndpoint:
@@ -74,14 +93,23 @@ class RealtimeEndpoint:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one WebSocket, whatever comes of it."""
         socket = ClientSocket(receive, send)
-        status = refusal(Headers(raw=scope["headers"]), scope["subprotocols"], self._gateway.settings)
-        if status is not None:
-            _log.info("upgrade.refused", status=int(status), path=scope["path"])
-            await socket.deny(status)
+        gateway = self._gateway
+        admission = admit(
+            Headers(raw=scope["headers"]),
+            scope["subprotocols"],
+            gateway.settings,
+            gateway.client_secrets,
+            gateway.store.now_ms() / 1000,
+        )
+        if admission.refusal is not None:
+            gateway.stats.refused_upgrades += 1
+            _log.info("upgrade.refused", status=int(admission.refusal), path=scope["path"])
+            await socket.deny(admission.refusal)
             return
         await socket.accept(accepted_subprotocol(scope["subprotocols"]))
+        gateway.stats.websockets += 1
         try:
-            await _Arrival(self._gateway, socket, UpgradeRequest.of(scope)).serve()
+            await _Arrival(gateway, socket, UpgradeRequest.of(scope, admission.claims)).serve()
         except SocketClosed:
             pass
         except Exception:  # noqa: BLE001 - the outer edge of a connection: it fails alone
@@ -89,6 +117,8 @@ class RealtimeEndpoint:
             await _turn_away(
                 socket, Told("internal_error", "The connection failed.", kind="server_error"), 1011
             )
+        finally:
+            gateway.stats.websockets -= 1
 
 
 class _Arrival:
@@ -171,17 +201,21 @@ class _Arrival:
         return await open_session(self._gateway, config, self._request.way, self._request.dialect)
 
     def _default(self) -> SessionConfig:
-        fleet, way = self._gateway.fleet, self._request.way
+        """Give the settings to begin with: the way's, the model of the URL, and what the ephemeral key says.
+
+        Raises:
+            CodecError: what the key says cannot be had any more.
+        """
+        fleet, way, claims = self._gateway.fleet, self._request.way, self._request.claims
         model = self._request.model
-        return default_config(way, fleet.name_model(model, "", way) if model else fleet.unnamed_model())
+        config = default_config(way, fleet.name_model(model, "", way) if model else fleet.unnamed_model())
+        if claims is None:
+            return config
+        session = msgspec.json.decode(claims.session, type=WireSession)
+        return session_patch(session, self._context(way, claims.dialect, config)).onto(config)
 
     def _context(self, way: Way, dialect: Dialect, config: SessionConfig) -> CodecContext:
-        fleet = self._gateway.fleet
-
-        def name_model(name: str, current: str) -> str:
-            return fleet.name_model(name, current, way)
-
-        return CodecContext(way, dialect, config, name_model, self._gateway.settings.semantic_vad)
+        return codec_context(self._gateway, way, dialect, config)
 
     def _event_id(self) -> str:
         self._errors += 1

@@ -46,8 +46,8 @@ async def serve_gateway(settings: GatewaySettings) -> None:
 class _Server(uvicorn.Server):
     """uvicorn's server, which leaves signals to its caller.
 
-    By itself it raises a caught signal again at its end: the process would die of it before the store is closed, and
-    a graceful stop would look like a kill.
+    By itself it raises a caught signal again at its end: the process would die of it before the store is
+    closed, and a graceful stop would look like a kill.
     """
 
     @contextmanager

@@ -125,7 +125,8 @@ class Outbox:
         try:
             async for entries in follower:
                 self._verdict = self._fold(entries)
-                self._news.set()
+                if self._pending or self._lagging:
+                    self._news.set()
                 if self._verdict is not None:
                     return self._verdict
                 if self.on_batch is not None:

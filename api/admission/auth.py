@@ -1,4 +1,4 @@
-"""Authentication of a request: API keys, ephemeral keys, and an allow-list of origins. Needs no accepted socket."""
+"""Authentication of a request: API keys, ephemeral keys, an allow-list of origins. Needs no socket."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.codec.context import CodecContext
-from api.codec.items import ItemId, WireItem
+from api.codec.items import WireItem
 from api.codec.mistakes import explain
 from api.codec.response import WireResponse
 from api.codec.session import WireSession

@@ -22,6 +22,7 @@ from session_core.config import Dialect, Way
 MAX_AUDIO_BYTES = 15 << 20
 """Of one append, decoded: OpenAI's limit."""
 
+
 def to_command(event: client.AnyClientEvent, context: CodecContext) -> cmd.AnyCommand:
     """Give the command that an event asks for.
 
@@ -42,9 +43,7 @@ def _update(event: client.SessionUpdate, context: CodecContext) -> cmd.AnyComman
     return cmd.UpdateSession(session_patch(event.session, context), event.event_id)
 
 
-def _transcription_update(
-    event: client.TranscriptionSessionUpdate, context: CodecContext
-) -> cmd.AnyCommand:
+def _transcription_update(event: client.TranscriptionSessionUpdate, context: CodecContext) -> cmd.AnyCommand:
     """Beta's second name of an update; GA clients have no such event."""
     if context.way is Way.OPENAI and context.dialect is Dialect.GA:
         raise invalid(context, "unknown_event", "Invalid value: 'type' names no client event.", "type")
@@ -180,12 +179,12 @@ def _barge_in(event: client.BargeIn, context: CodecContext) -> cmd.AnyCommand:
 
 
 _SIGNALS: dict[str, Callable[[str | None], cmd.AnyCommand]] = {
-    "barge_in": lambda event_id: cmd.BargeIn(event_id),
+    "barge_in": cmd.BargeIn,
     "input.cancel": lambda event_id: cmd.ClearInput(cancel_turn=True, event_id=event_id),
     "input.commit": lambda event_id: cmd.CommitInput(respond=True, event_id=event_id),
     "input_audio_buffer.clear": lambda event_id: cmd.ClearInput(event_id=event_id),
     "input_audio_buffer.commit": lambda event_id: cmd.CommitInput(event_id=event_id),
-    "output_audio_buffer.clear": lambda event_id: cmd.ClearOutput(event_id),
+    "output_audio_buffer.clear": cmd.ClearOutput,
     "response.cancel": lambda event_id: cmd.CancelResponse(event_id=event_id),
     "response.create": lambda event_id: cmd.CreateResponse(event_id=event_id),
 }

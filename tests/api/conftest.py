@@ -141,11 +141,11 @@ class Worker:
     A worker that serves whatever it is given and says what a test tells it to; lives as long as the world.
     """
 
-    def __init__(self, store: MemoryEventStore, worker_id: str, model: str, capacity: int) -> None:
+    def __init__(self, store: MemoryEventStore, worker_id: str, profile: ModelProfile, capacity: int) -> None:
         self.store = store
         self.worker_id = worker_id
         self._info = encode_advertisement(
-            Advertisement(ProcessRole.WORKER, REDUCER_VERSION, ModelProfile(model), capacity)
+            Advertisement(ProcessRole.WORKER, REDUCER_VERSION, profile, capacity)
         )
         self._appended: dict[tuple[str, int], int] = {}
 
@@ -232,10 +232,10 @@ class World:
         return await self._stack.enter_async_context(_site(await self.store(), settings or fast()))
 
     async def worker(
-        self, worker_id: str = "worker-1", *, model: str = "loopback", capacity: int = 8
+        self, worker_id: str = "worker-1", *, model: str = "loopback", capacity: int = 8, **profile: Any
     ) -> Worker:
-        """Start a worker."""
-        worker = Worker(await self.store(), worker_id, model, capacity)
+        """Start a worker; `profile` is what its model can do besides."""
+        worker = Worker(await self.store(), worker_id, ModelProfile(model, **profile), capacity)
         await worker.beat()
         return worker
 

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 
-from tests.api.conftest import Client, World
+from tests.api.conftest import Client, World, fast
 
 _STRICT: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
 
@@ -41,6 +41,24 @@ async def test_sdk_turn(world: World) -> None:
                 break
     await sdk.close()
     assert b"\x05\x06" * 3_840 == heard
+
+
+async def test_sdk_gets_an_ephemeral_key(world: World) -> None:
+    """The SDK asks for a key for a browser, and with that alone a session opens as it was wished."""
+    await world.worker()
+    site = await world.site(fast(api_keys=("key",)))
+    base_url = f"http://127.0.0.1:{site.port}/v1"
+    async with AsyncOpenAI(api_key="key", base_url=base_url) as sdk:
+        given = await sdk.realtime.client_secrets.create(
+            session={"type": "realtime", "instructions": "be kind"}
+        )
+    async with (
+        asyncio.timeout(10),
+        AsyncOpenAI(api_key=given.value, base_url=base_url) as browser,
+        browser.realtime.connect(model="gpt-realtime") as connection,
+    ):
+        created: Any = await connection.recv()
+        assert ("session.created", "be kind") == (created.type, created.session.instructions)
 
 
 async def test_every_event_is_openai_s(world: World) -> None:
