@@ -11,7 +11,7 @@ import uvloop
 
 from api.main import serve_gateway
 
-from . import logs
+from . import heap, logs
 from .settings import STORE_FLAGS, add_flags, from_arguments
 
 FLAGS = {**STORE_FLAGS, "--host": "gateway.host", "--port": "gateway.port"}
@@ -30,6 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     settings = from_arguments(arguments).settings
     logs.configure(settings.log_level)
+    heap.settle()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve_gateway(settings.for_gateway()))
     return 0

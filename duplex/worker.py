@@ -8,7 +8,7 @@ import argparse
 
 from gpu_worker.main import run_worker
 
-from . import logs
+from . import heap, logs
 from .settings import STORE_FLAGS, add_flags, from_arguments
 
 FLAGS = {**STORE_FLAGS, "--model": "worker.model", "--capacity": "worker.capacity"}
@@ -27,5 +27,6 @@ def run(arguments: argparse.Namespace) -> int:
     """
     settings = from_arguments(arguments).settings
     logs.configure(settings.log_level)
+    heap.settle()
     run_worker(settings.for_worker())
     return 0

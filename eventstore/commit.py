@@ -76,6 +76,8 @@ class _Queue:
         """Waiting times while the store refuses the first entry."""
         self.closed = False
         self._pending: deque[_Pending] = deque()
+        # Asked for once, not for each entry: finding the running loop is a system call before Python 3.12.
+        self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -88,7 +90,7 @@ class _Queue:
         return self.queued - len(self._pending)
 
     def put(self, data: bytes) -> asyncio.Future[EntryId]:
-        acknowledged: asyncio.Future[EntryId] = asyncio.get_running_loop().create_future()
+        acknowledged: asyncio.Future[EntryId] = self._loop.create_future()
         self._pending.append(_Pending(data, acknowledged))
         self.size_bytes += len(data)
         self.queued += 1
