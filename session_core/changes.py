@@ -165,7 +165,6 @@ class Spoken(Change, frozen=True):
     unit: int
     audio: bytes | None
     text: str = ""
-    tokens: int = 0
     end_of_turn: bool = False
 
 
@@ -184,17 +183,15 @@ class MessageClosed(Change, frozen=True):
 
 
 class ToolCalled(Change, frozen=True):
-    """The response calls a function. `tokens` are those of its unit, if that said nothing besides."""
+    """The response calls a function."""
 
     call: ToolCall
-    tokens: int = 0
 
 
 class CallsDelayed(Change, frozen=True):
-    """Function calls wait for the audio before them; `tokens` as in `ToolCalled`."""
+    """Function calls wait until the audio before them is rendered."""
 
     calls: tuple[ToolCall, ...]
-    tokens: int = 0
 
 
 class TurnEnded(Change, frozen=True):

@@ -28,15 +28,16 @@ _AHEAD_MS = 2_000
 def spoken_ms(state: State, sample: int) -> int:
     """Journal time at which the input before `sample` had come, at the pace of speech from its arrival on."""
     arrivals, rate_hz = state.input.arrivals, state.pinned.profile.input_sample_rate_hz
+    if not arrivals:
+        return state.now_ms
     first = next((one for one in reversed(arrivals) if one.sample < sample), arrivals[0])
     return first.ms + (sample - first.sample) * 1000 // rate_hz
 
 
 def input_until_ms(state: State) -> int:
     """Journal time up to which the input covers what the user says; what comes later than that is missing."""
-    if not state.input.arrivals:
-        return state.now_ms
-    return min(spoken_ms(state, received_samples(state)), state.input.arrivals[-1].ms + _AHEAD_MS)
+    until_ms = spoken_ms(state, received_samples(state))
+    return min([until_ms, *(one.ms + _AHEAD_MS for one in state.input.arrivals[-1:])])
 
 
 def ms_to_samples(state: State, ms: int) -> int:

@@ -115,7 +115,7 @@ class ModelUnitCompleted(Event, tag="mu1", frozen=True):
     audio: bytes | None = b""
     answers: str | None = None
     calls: tuple[ToolCall, ...] = ()
-    """Function calls, after the text and audio of this unit."""
+    """Function calls, after this unit's text and audio, also where the audio is rendered later."""
     output_format: AudioFormat | None = None
     """Format of `audio` where no response was in progress to pin one: a unit may begin a response unasked."""
     late: bool = False

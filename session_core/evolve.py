@@ -17,7 +17,6 @@ from session_core.derive import (
     received_samples,
     sent_ms,
     spoken_ms,
-    waiting_samples,
 )
 from session_core.events import Decision, ModelUnitCompleted
 from session_core.items import Item, ItemStatus, Mark, Role
@@ -104,9 +103,10 @@ def _arrivals_with(state: State) -> tuple[Arrival, ...]:
     arrivals, received = state.input.arrivals, received_samples(state)
     now = Arrival(received, state.now_ms)
     profile = state.pinned.profile
-    if profile.clock is Clock.COMMIT or waiting_samples(state) < profile.unit_samples:
+    waiting = received - state.clock.consumed_samples
+    if profile.clock is Clock.COMMIT or waiting < profile.unit_samples:
         return (now,)
-    if state.now_ms <= spoken_ms(state, received) + _PACE_SLACK_MS:
+    if arrivals and state.now_ms <= spoken_ms(state, received) + _PACE_SLACK_MS:
         return arrivals
     return (*(arrivals if len(arrivals) < _MOST_ARRIVALS else arrivals[:1] + arrivals[2:]), now)
 
@@ -193,13 +193,18 @@ def _speech_ended(state: State, change: ch.SpeechEnded) -> State:
 
 
 def _unit_taken(state: State, change: ch.UnitTaken) -> State:
-    worker, clock = state.worker, _clock_after(state, change.unit)
+    """Move the clock. What the unit says counts for the response, and may settle a heard point."""
+    unit, response, worker = change.unit, state.response, state.worker
+    clock = _clock_after(state, unit)
+    if response is not None and not change.muted and unit.decision is not Decision.LISTEN:
+        response = replace(response, output_tokens=response.output_tokens + len(unit.token_ids))
     return replace(
         state,
         clock=clock,
         input=replace(state.input, pending_bytes=_pending_after(state, clock.consumed_samples)),
         worker=replace(worker, completed_units=worker.completed_units + 1),
-        playback=_settle(state.playback) if change.unit.epoch == state.epoch else state.playback,
+        response=response,
+        playback=_settle(state.playback) if unit.epoch == state.epoch else state.playback,
     )
 
 
@@ -264,8 +269,7 @@ def _spoken(state: State, change: ch.Spoken) -> State:
     elif change.audio:
         message = _voiced(response, message, change.audio, len(message.text))
         playback = _sent(state, response, message)
-    response = replace(response, message=message, output_tokens=response.output_tokens + change.tokens)
-    return replace(state, response=response, renders=renders, playback=playback)
+    return replace(state, response=replace(response, message=message), renders=renders, playback=playback)
 
 
 def _part_rendered(state: State, change: ch.PartRendered) -> State:
@@ -327,21 +331,13 @@ def _tool_called(state: State, change: ch.ToolCalled) -> State:
     response = _active(state)
     item = call_item(response, change.call)
     history = _remember(state, item, len(state.history))
-    response = replace(
-        response,
-        outputs=(*response.outputs, item),
-        output_tokens=response.output_tokens + change.tokens,
-        calls=response.calls[1:],
-    )
+    response = replace(response, outputs=(*response.outputs, item), calls=response.calls[1:])
     return replace(state, history=history, response=response)
 
 
 def _calls_delayed(state: State, change: ch.CallsDelayed) -> State:
     response = _active(state)
-    tokens = response.output_tokens + change.tokens
-    return replace(
-        state, response=replace(response, calls=(*response.calls, *change.calls), output_tokens=tokens)
-    )
+    return replace(state, response=replace(response, calls=(*response.calls, *change.calls)))
 
 
 def _turn_ended(state: State, change: ch.TurnEnded) -> State:

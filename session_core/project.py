@@ -301,16 +301,16 @@ def _delta(
     new_marks: tuple[Mark, ...] = (),
 ) -> wire.AudioDelta:
     audio_format = response.output_format
-    marks = tuple(
+    marks = [
         wire.AudioTextMark(samples_to_ms(mark.sample, audio_format.sample_rate_hz), mark.chars)
         for mark in new_marks
-    )
+    ]
     return wire.AudioDelta(
         **_place(response, message),
         delta=audio,
         format=audio_format.encoding,
         sample_rate_hz=audio_format.sample_rate_hz,
-        metadata=wire.DeltaMetadata(epoch, end_of_turn, audio_format.ms(len(audio)), marks or UNSET),
+        metadata=wire.DeltaMetadata(epoch, end_of_turn, audio_format.ms(len(audio)), tuple(marks) or UNSET),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from session_core import changes as ch
 from session_core import commands as cmd
-from session_core.audio import AudioFormat
+from session_core import events as ev
 from session_core.config import Modality
 from session_core.derive import received_samples
 from session_core.errors import Cause, Refusal
@@ -37,21 +37,22 @@ def new_response(
     *,
     requested: bool,
     options: cmd.ResponseOptions | None = None,
-    output_format: AudioFormat | None = None,
+    first: ev.ModelUnitCompleted | None = None,
 ) -> Response:
     """A response that begins here, with the configuration in force and its own overrides.
 
-    `output_format` is that of the audio which the model began with unasked, if it says so.
+    `first` is the unit with which the model began unasked. It may name the format of its audio.
     """
     options = options or cmd.ResponseOptions()
     modality = options.output_modality
     return Response(
         response_id=new_id("resp", state),
-        output_format=output_format or state.config.output_format,
+        output_format=(first and first.output_format) or state.config.output_format,
         modality=modality if isinstance(modality, Modality) else state.config.output_modality,
         options=options,
         requested=requested,
         after_sample=received_samples(state) if requested else state.clock.consumed_samples,
+        output_tokens=len(first.token_ids) if first else 0,
     )
 
 

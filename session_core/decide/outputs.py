@@ -116,7 +116,7 @@ def unit_completed(state: State, body: ev.ModelUnitCompleted) -> Changes:
         return (ch.UnitTaken(body, muted), *(NOTHING if muted else _said(state, state.response, body)))
     if not may_begin(state) or rate_exhausted(state) is not None:
         return (ch.UnitTaken(body, muted=True),)
-    response = new_response(state, requested=False, output_format=body.output_format)
+    response = new_response(state, requested=False, first=body)
     return (ch.UnitTaken(body, muted=False), ch.ResponseBegan(response), *_said(state, response, body))
 
 
@@ -124,28 +124,22 @@ def _said(state: State, response: Response, body: ev.ModelUnitCompleted) -> Chan
     """A unit of speaking: the message opens or goes on, calls close it, the turn's end ends the response."""
     out: list[ch.Change] = []
     audio = body.audio if response.modality is Modality.AUDIO else b""
-    tokens, ends_turn = len(body.token_ids), body.decision is ev.Decision.TURN_END
-    is_open = response.message is not None
-    if audio is None or audio or body.text or not body.calls:
+    ends_turn, is_open = body.decision is ev.Decision.TURN_END, response.message is not None
+    if is_open or audio is None or audio or body.text or not (body.calls or response.outputs):
         if not is_open:
             message = Message(message_id(response), len(response.outputs), response.modality)
             out.append(ch.MessageOpened(message))
-        out.append(ch.Spoken(body.unit, audio, body.text, tokens, ends_turn))
-        is_open, tokens = True, 0
+        out.append(ch.Spoken(body.unit, audio, body.text, ends_turn))
+        is_open = True
     if audio is None or state.renders:
-        delayed = (ch.CallsDelayed(body.calls, tokens),) if body.calls else NOTHING
+        delayed = (ch.CallsDelayed(body.calls),) if body.calls else NOTHING
         return (*out, *delayed, *((ch.TurnEnded(),) if ends_turn else NOTHING))
     if is_open and (body.calls or ends_turn):
         out.append(ch.MessageClosed(ItemStatus.COMPLETED))
-    out.extend(_called(body.calls, tokens))
+    out.extend(ch.ToolCalled(call) for call in body.calls)
     if ends_turn:
         out.append(ch.ResponseEnded("completed"))
     return out
-
-
-def _called(calls: tuple[ev.ToolCall, ...], tokens: int = 0) -> Changes:
-    """The calls in order; the tokens are counted with the first."""
-    return [ch.ToolCalled(call, 0 if number else tokens) for number, call in enumerate(calls)]
 
 
 def _listened(active: Response | None, body: ev.ModelUnitCompleted) -> Changes:
@@ -174,7 +168,8 @@ def output_rendered(state: State, body: ev.OutputRendered) -> Changes:
     if not is_whole or not (response.calls or response.turn_ended):
         return (rendered,)
     ended = (ch.ResponseEnded("completed"),) if response.turn_ended else NOTHING
-    return (rendered, ch.MessageClosed(ItemStatus.COMPLETED), *_called(response.calls), *ended)
+    called = [ch.ToolCalled(call) for call in response.calls]
+    return (rendered, ch.MessageClosed(ItemStatus.COMPLETED), *called, *ended)
 
 
 def side_output(state: State, body: ev.SideOutput) -> Changes:

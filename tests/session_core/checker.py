@@ -2,10 +2,13 @@
 
 Knows nothing of the core, so it holds over the wire as well. `violations` gives what is wrong:
 
-    response   created, item added, output item added, part added, speak, deltas, audio done, transcript done,
-               part done, output item done, item done, response done, rate limits; each at most once, and
-               nothing after `response.done`
-    item       added once, done once; a commit between the two; `previous_item_id` names one that was added
+    response   created, its items one after the other, done, rate limits; nothing after `response.done`
+    message    item added, output item added, part added, speak, deltas, audio done, its transcript or the
+               text done, part done, output item done, item done; speak once, before the first audio
+    call       item added, output item added (with its name), arguments, output item done (completed), done
+    item       added once, done once, commit and transcription between the two; there is the item that
+               `previous_item_id` names, and whatever is deleted, cut or shown
+    beside     a response outside the conversation has no conversation item
     speech     started, stopped, committed
     session    numbers without a gap, epochs that never go back, nothing after the end
 """
@@ -38,8 +41,20 @@ class Body(Struct, frozen=True):
     """An item or a response inside an event."""
 
     id: str
+    type: str = "message"
     status: str | None = None
     status_details: Details | None = None
+    conversation_id: str | UnsetType | None = UNSET
+    output: tuple[Body, ...] | str = ()
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+
+
+class Part(Struct, frozen=True):
+    """A content part of a response."""
+
+    type: Literal["audio", "text"]
 
 
 class Seen(Struct, frozen=True):
@@ -50,11 +65,16 @@ class Seen(Struct, frozen=True):
     epoch: int | None = None
     response_id: str | None = None
     item_id: str | None = None
+    output_index: int = 0
     previous_item_id: str | UnsetType | None = UNSET
     item: Body | None = None
     response: Body | None = None
+    part: Part | None = None
     delta: str = ""
     transcript: str = ""
+    text: str = ""
+    name: str | None = None
+    arguments: str = ""
     playback: Playback | None = None
 
 
@@ -69,46 +89,75 @@ def read(frame: bytes | str) -> Seen:
 
 _decoder = msgspec.json.Decoder(Seen)
 
-_DELTAS = 6
+_DELTAS = 2
 _RANKS = {
-    "response.created": 0,
-    "conversation.item.added": 1,
-    "conversation.item.created": 2,
-    "response.output_item.added": 3,
-    "response.content_part.added": 4,
-    "response.speak": 5,
+    "response.output_item.added": 0,
+    "response.content_part.added": 1,
     "response.output_audio.delta": _DELTAS,
     "response.output_audio_transcript.delta": _DELTAS,
-    "response.listen": 7,
-    "response.output_audio.done": 8,
-    "response.output_audio_transcript.done": 9,
-    "response.content_part.done": 10,
-    "response.output_item.done": 11,
-    "conversation.item.done": 12,
-    "response.done": 13,
+    "response.output_text.delta": _DELTAS,
+    "response.function_call_arguments.delta": _DELTAS,
+    "response.output_audio.done": 3,
+    "response.output_audio_transcript.done": 4,
+    "response.output_text.done": 4,
+    "response.function_call_arguments.done": 4,
+    "response.content_part.done": 5,
+    "response.output_item.done": 6,
+    "conversation.item.done": 7,
 }
-"""The order of a response's events; only deltas repeat."""
+"""The order of an output item's events; only deltas repeat."""
 
-_BEFORE_DELTAS = ("response.output_item.added", "response.content_part.added")
-_CLOSING = (
-    "response.output_audio.done",
-    "response.output_audio_transcript.done",
-    "response.content_part.done",
-    "response.output_item.done",
-    "conversation.item.done",
-)
+_ENDS = ("response.output_item.done", "conversation.item.done")
+_OF_KIND = {
+    "audio": (
+        "response.content_part.added",
+        "response.output_audio.done",
+        "response.output_audio_transcript.done",
+        "response.content_part.done",
+        *_ENDS,
+    ),
+    "text": (
+        "response.content_part.added",
+        "response.output_text.done",
+        "response.content_part.done",
+        *_ENDS,
+    ),
+    "function_call": ("response.function_call_arguments.done", *_ENDS),
+}
+"""What an item that is finished was told of, by what it is made of."""
+
+_SAID = {
+    "response.output_audio_transcript.delta": "response.output_audio_transcript.done",
+    "response.output_text.delta": "response.output_text.done",
+    "response.function_call_arguments.delta": "response.function_call_arguments.done",
+}
+_TRANSCRIPTION = "conversation.item.input_audio_transcription."
 _UNNUMBERED = ("session.created", "session.resumed", "session.replaced", "session.resync_required")
 _LAST = ("session.closed", "session.expired")
 _ITEM_STATUSES = ("in_progress", "completed", "incomplete")
 
 
+class _Output(Struct):
+    """One output item so far."""
+
+    index: int
+    kind: str
+    """audio, text or function_call."""
+    name: str | None = None
+    rank: int = 0
+    types: set[str] = msgspec.field(default_factory=set)
+    said: str = ""
+    """The deltas, joined."""
+    status: str | None = None
+
+
 class _Response(Struct):
     """One response so far."""
 
-    rank: int = -1
+    inside: bool = True
+    """It belongs to the conversation."""
     types: set[str] = msgspec.field(default_factory=set)
-    transcript: str = ""
-    output_status: str | None = None
+    items: dict[str, _Output] = msgspec.field(default_factory=dict)
 
 
 class _Checker:
@@ -133,8 +182,7 @@ class _Checker:
         before = len(self.wrong)
         self._session(event)
         self._response(event)
-        check = _CHECKS.get(event.type)
-        if check is not None:
+        for check in _CHECKS.get(event.type, ()):
             check(self, event)
         self.wrong[before:] = [
             f"{event.type} (number {event.server_event_seq}): {what}" for what in self.wrong[before:]
@@ -163,76 +211,141 @@ class _Checker:
                 self.wrong.append(f"epoch {event.epoch} after epoch {self.epoch}")
             self.epoch = event.epoch
 
+    # --- responses and their items --------------------------------------------------------------------------
+
     def _response(self, event: Seen) -> None:
         response_id = self._response_id(event)
         if response_id is None:
             return
         known = self.responses.setdefault(response_id, _Response())
-        rank = _RANKS.get(event.type)
-        if rank is None:
-            return
         if "response.created" not in known.types and event.type != "response.created":
             self.wrong.append(f"of {response_id}, which was not created")
-        if rank < known.rank or (rank == known.rank and rank != _DELTAS):
+        if "response.done" in known.types:
             self.wrong.append(f"of {response_id} comes too late, or twice")
-        known.rank = rank
+        if event.type in _RANKS:
+            self._output(event, known)
+        elif event.type in known.types:
+            self.wrong.append(f"of {response_id} comes too late, or twice")
         known.types.add(event.type)
-        if rank == _DELTAS:
-            self._delta(event, known)
 
     def _response_id(self, event: Seen) -> str | None:
         """The response that an event is a step of. An item belongs to one from `output_item.added` on."""
-        if event.type.startswith("conversation.item.") and event.item is not None:
+        if event.type == "conversation.item.done" and event.item is not None:
             return self.response_of_item.get(event.item.id)
         if event.response is not None:
             return event.response.id
         return event.response_id if event.type.startswith("response.") else None
 
-    def _delta(self, event: Seen, known: _Response) -> None:
-        needed = (*_BEFORE_DELTAS, "response.speak") if self.tier_3 else _BEFORE_DELTAS
-        missing = [name for name in needed if name not in known.types]
-        if missing:
-            self.wrong.append(f"without {', '.join(missing)}")
-        if event.type == "response.output_audio_transcript.delta":
-            known.transcript += event.delta
+    def _output(self, event: Seen, known: _Response) -> None:
+        """A step of an output item: in order, of the item that is open, fit for what the item is made of."""
+        item_id = event.item.id if event.item is not None else event.item_id or ""
+        if event.type == "response.output_item.added":
+            self._opened(event, known, item_id)
+            return
+        item = known.items.get(item_id)
+        if item is None:
+            self.wrong.append(
+                f"without response.output_item.added: {item_id} was not opened by this response"
+            )
+            return
+        rank = _RANKS[event.type]
+        if rank < item.rank or (rank == item.rank and rank != _DELTAS):
+            self.wrong.append(f"of {item_id} comes too late, or twice")
+        if event.type.startswith("response.") and event.output_index != item.index:
+            self.wrong.append(f"output_index {event.output_index} of {item_id}, which has {item.index}")
+        if event.part is not None and event.type == "response.content_part.added":
+            item.kind = event.part.type
+        if rank != _DELTAS and event.type not in _OF_KIND[item.kind]:
+            self.wrong.append(f"{item_id} is made of {item.kind}")
+        item.rank = rank
+        item.types.add(event.type)
+        if rank == _DELTAS:
+            self._delta(event, known, item)
+
+    def _opened(self, event: Seen, known: _Response, item_id: str) -> None:
+        """The items of a response come one after the other; those of the conversation are at its end."""
+        assert event.item is not None
+        if item_id in known.items:
+            self.wrong.append(f"of {item_id} comes too late, or twice")
+        if event.output_index != len(known.items):
+            self.wrong.append(f"output_index {event.output_index}, not {len(known.items)}")
+        ends = _ENDS if known.inside else _ENDS[:1]
+        if any(end not in item.types for item in known.items.values() for end in ends):
+            self.wrong.append("while the item before is open")
+        if known.inside and (not self.order or self.order[-1] != item_id):
+            self.wrong.append("its item is not the conversation's last")
+        is_call = event.item.type == "function_call"
+        if is_call and (not event.item.call_id or not event.item.name or event.item.arguments):
+            self.wrong.append("a call has its id and name from the beginning, and its arguments later")
+        self.response_of_item[item_id] = event.response_id or ""
+        kind = "function_call" if is_call else "audio"
+        known.items[item_id] = _Output(event.output_index, kind, event.item.name)
+
+    def _delta(self, event: Seen, known: _Response, item: _Output) -> None:
+        kind = event.type.removeprefix("response.").partition(".")[0]
+        expected = {"output_text": "text", "function_call_arguments": "function_call"}.get(kind, "audio")
+        if item.kind != expected:
+            self.wrong.append(f"{event.item_id} is made of {item.kind}")
+        if item.kind != "function_call" and "response.content_part.added" not in item.types:
+            self.wrong.append("without response.content_part.added")
+        if expected == "audio" and self.tier_3 and "response.speak" not in known.types:
+            self.wrong.append("without response.speak")
+        if event.type in _SAID:
+            item.said += event.delta
+
+    def said_done(self, event: Seen) -> None:
+        """The whole is its deltas, joined."""
+        item = self.responses[event.response_id or ""].items.get(event.item_id or "")
+        whole = event.transcript or event.text or event.arguments
+        if item is not None and whole != item.said:
+            self.wrong.append(f"{whole!r} is not the deltas joined: {item.said!r}")
+        if item is not None and event.name != item.name:
+            self.wrong.append(f"name {event.name}, not {item.name}")
+
+    def output_item_done(self, event: Seen) -> None:
+        """A call is completed and has its arguments."""
+        assert event.item is not None
+        item = self.responses[event.response_id or ""].items.get(event.item.id)
+        if item is None:
+            return
+        item.status = event.item.status
+        if item.kind == "function_call" and (event.item.status, event.item.arguments) != (
+            "completed",
+            item.said,
+        ):
+            self.wrong.append(f"call {event.item.status}, {event.item.arguments!r}")
+
+    def response_created(self, event: Seen) -> None:
+        """Without a conversation, it is beside it."""
+        assert event.response is not None
+        self.responses[event.response.id].inside = event.response.conversation_id is not None
+
+    def response_done(self, event: Seen) -> None:
+        """What was opened is closed, and the items' statuses fit the response's."""
+        assert event.response is not None
+        known = self.responses[event.response.id]
+        for item_id, item in known.items.items():
+            needed = _OF_KIND[item.kind] if known.inside else _OF_KIND[item.kind][:-1]
+            missing = [name for name in needed if name not in item.types]
+            if missing:
+                self.wrong.append(f"without {', '.join(missing)} of {item_id}")
+        statuses = [item.status for item in known.items.values()]
+        earlier, last = statuses[:-1], statuses[-1:]
+        if any(status != "completed" for status in earlier) or (
+            event.response.status == "completed" and last not in ([], ["completed"])
+        ):
+            self.wrong.append(f"is {event.response.status}, its items {statuses}")
+        if isinstance(event.response.output, str) or [*known.items] != [
+            item.id for item in event.response.output
+        ]:
+            self.wrong.append(f"its output is not {[*known.items]}")
+
+    # --- items ----------------------------------------------------------------------------------------------
 
     def _once(self, step: str, item_id: str) -> None:
         if (step, item_id) in self.steps:
             self.wrong.append(f"{item_id} a second time")
         self.steps.add((step, item_id))
-
-    # --- checks of single types -----------------------------------------------------------------------------
-
-    def transcript_done(self, event: Seen) -> None:
-        """The transcript is its deltas, joined."""
-        known = self.responses[event.response_id or ""]
-        if event.transcript != known.transcript:
-            self.wrong.append(f"{event.transcript!r} is not the deltas joined: {known.transcript!r}")
-
-    def output_item_added(self, event: Seen) -> None:
-        """The item was added to the conversation, and is at its end."""
-        assert event.item is not None
-        self.response_of_item[event.item.id] = event.response_id or ""
-        if not self.order or self.order[-1] != event.item.id:
-            self.wrong.append("its item is not the conversation's last")
-
-    def output_item_done(self, event: Seen) -> None:
-        """The item was opened by the same response."""
-        assert event.item is not None
-        if self.response_of_item.get(event.item.id) != event.response_id:
-            self.wrong.append("its item was not opened by this response")
-        self.responses[event.response_id or ""].output_status = event.item.status
-
-    def response_done(self, event: Seen) -> None:
-        """What was opened is closed, and the item's status fits the response's."""
-        assert event.response is not None
-        known = self.responses[event.response.id]
-        if "response.output_item.added" in known.types:
-            missing = [name for name in _CLOSING if name not in known.types]
-            if missing:
-                self.wrong.append(f"without {', '.join(missing)}")
-            if (event.response.status == "completed") != (known.output_status == "completed"):
-                self.wrong.append(f"is {event.response.status}, its item {known.output_status}")
 
     def item_added(self, event: Seen) -> None:
         """An item comes in once, after one that is there."""
@@ -249,11 +362,41 @@ class _Checker:
             self.wrong.append(f"previous_item_id {previous} was never added")
 
     def item_done(self, event: Seen) -> None:
-        """An item is done once, after it was added."""
+        """An item is done once, after it was added and, where it is transcribed, after that."""
         assert event.item is not None
-        if event.item.id not in self.order:
-            self.wrong.append(f"{event.item.id} was not added")
-        self._once(event.type, event.item.id)
+        item_id = event.item.id
+        if ("conversation.item.added", item_id) not in self.steps:
+            self.wrong.append(f"{item_id} was not added")
+        ends = [(_TRANSCRIPTION + end, item_id) in self.steps for end in ("completed", "failed")]
+        if (_TRANSCRIPTION + "delta", item_id) in self.steps and not any(ends):
+            self.wrong.append(f"{item_id} is being transcribed")
+        self._once(event.type, item_id)
+
+    def item_deleted(self, event: Seen) -> None:
+        """Its id is free again."""
+        self.item_known(event)
+        item_id = event.item_id or ""
+        self.order = [other for other in self.order if other != item_id]
+        if item_id not in self.response_of_item:
+            self.steps = {step for step in self.steps if step[1] != item_id}
+
+    def item_known(self, event: Seen) -> None:
+        """The item is in the conversation."""
+        item_id = event.item.id if event.item is not None else event.item_id
+        if item_id not in self.order:
+            self.wrong.append(f"{item_id} is not there")
+
+    def transcribed(self, event: Seen) -> None:
+        """Between an item's commit and its end; a failure comes alone, a transcript after its deltas."""
+        item_id, step = event.item_id or "", event.type.removeprefix(_TRANSCRIPTION)
+        if ("input_audio_buffer.committed", item_id) not in self.steps:
+            self.wrong.append(f"{item_id} was not committed")
+        done = ("conversation.item.done", _TRANSCRIPTION + "completed", _TRANSCRIPTION + "failed")
+        if any((name, item_id) in self.steps for name in done):
+            self.wrong.append(f"{item_id} is done with it")
+        if (step == "completed") != ((_TRANSCRIPTION + "delta", item_id) in self.steps) and step != "delta":
+            self.wrong.append(f"{item_id} has deltas if it is transcribed, and none if that failed")
+        self.steps.add((event.type, item_id))
 
     def committed_input(self, event: Seen) -> None:
         """A commit names an item that was added at the end and is not done."""
@@ -265,12 +408,23 @@ class _Checker:
         if event.previous_item_id != expected:
             self.wrong.append(f"previous_item_id {event.previous_item_id}, not {expected}")
 
-    def speech_started(self, event: Seen) -> None:
-        """Speech does not begin twice, and its item is not there yet."""
-        if self.speaking:
-            self.wrong.append("while the user speaks")
+    def item_to_come(self, event: Seen) -> None:
+        """The item of this speech or silence is not there yet."""
         if event.item_id in self.order:
             self.wrong.append(f"{event.item_id} is there already")
+
+    def statuses(self, event: Seen) -> None:
+        """Items have the three statuses that strict clients parse."""
+        assert event.item is not None
+        if event.item.status not in _ITEM_STATUSES:
+            self.wrong.append(f"item status {event.item.status}")
+
+    # --- speech and playback --------------------------------------------------------------------------------
+
+    def speech_started(self, event: Seen) -> None:
+        """Speech does not begin twice."""
+        if self.speaking:
+            self.wrong.append("while the user speaks")
         self.speaking = True
 
     def speech_stopped(self, event: Seen) -> None:
@@ -285,11 +439,11 @@ class _Checker:
         """A clear takes the speech with it."""
         self.speaking = False
 
-    def statuses(self, event: Seen) -> None:
-        """Items have the three statuses that strict clients parse."""
-        assert event.item is not None
-        if event.item.status not in _ITEM_STATUSES:
-            self.wrong.append(f"item status {event.item.status}")
+    def output_cleared(self, event: Seen) -> None:
+        """What is dropped was of a response that is over."""
+        known = self.responses.get(event.response_id or "")
+        if known is None or "response.done" not in known.types:
+            self.wrong.append(f"{event.response_id} is not over")
 
     def acknowledged(self, event: Seen) -> None:
         """The ledger is in order."""
@@ -302,28 +456,26 @@ class _Checker:
 
 _Check: TypeAlias = Callable[[_Checker, Seen], None]
 
-
-def _both(first: _Check, second: _Check) -> _Check:
-    def check(checker: _Checker, event: Seen) -> None:
-        first(checker, event)
-        second(checker, event)
-
-    return check
-
-
-_CHECKS: dict[str, _Check] = {
-    "response.output_audio_transcript.done": _Checker.transcript_done,
-    "response.output_item.added": _both(_Checker.output_item_added, _Checker.statuses),
-    "response.output_item.done": _both(_Checker.output_item_done, _Checker.statuses),
-    "response.done": _Checker.response_done,
-    "conversation.item.added": _both(_Checker.item_added, _Checker.statuses),
-    "conversation.item.created": _both(_Checker.item_added, _Checker.statuses),
-    "conversation.item.done": _both(_Checker.item_done, _Checker.statuses),
-    "input_audio_buffer.committed": _Checker.committed_input,
-    "input_audio_buffer.speech_started": _Checker.speech_started,
-    "input_audio_buffer.speech_stopped": _Checker.speech_stopped,
-    "input_audio_buffer.cleared": _Checker.cleared,
-    "playback.acknowledged": _Checker.acknowledged,
+_CHECKS: dict[str, tuple[_Check, ...]] = {
+    "response.created": (_Checker.response_created,),
+    "response.done": (_Checker.response_done,),
+    "response.output_item.added": (_Checker.statuses,),
+    "response.output_item.done": (_Checker.output_item_done, _Checker.statuses),
+    **dict.fromkeys(_SAID.values(), (_Checker.said_done,)),
+    "conversation.item.added": (_Checker.item_added, _Checker.statuses),
+    "conversation.item.created": (_Checker.item_added, _Checker.statuses),
+    "conversation.item.done": (_Checker.item_done, _Checker.statuses),
+    "conversation.item.retrieved": (_Checker.item_known, _Checker.statuses),
+    "conversation.item.deleted": (_Checker.item_deleted,),
+    "conversation.item.truncated": (_Checker.item_known,),
+    **{_TRANSCRIPTION + step: (_Checker.transcribed,) for step in ("delta", "completed", "failed")},
+    "input_audio_buffer.committed": (_Checker.committed_input,),
+    "input_audio_buffer.speech_started": (_Checker.speech_started, _Checker.item_to_come),
+    "input_audio_buffer.speech_stopped": (_Checker.speech_stopped,),
+    "input_audio_buffer.timeout_triggered": (_Checker.item_to_come,),
+    "input_audio_buffer.cleared": (_Checker.cleared,),
+    "output_audio_buffer.cleared": (_Checker.output_cleared,),
+    "playback.acknowledged": (_Checker.acknowledged,),
 }
 
 

@@ -6,13 +6,25 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from session_core import commands as cmd
 from session_core import events as ev
 from session_core import wire
 from session_core.audio import AudioFormat, Encoding
-from session_core.config import Limits, SessionPatch, TurnDetection, Way
+from session_core.config import (
+    CommitPolicy,
+    Limits,
+    Modality,
+    OverlapPolicy,
+    RateLimit,
+    SessionPatch,
+    Tool,
+    Transcription,
+    TurnDetection,
+    Way,
+)
 from session_core.deadlines import deadlines
 from session_core.items import Item, ItemType, Part, Role
 from session_core.journal import Stamp
@@ -29,6 +41,15 @@ _LIMITS = Limits(
     idle_timeout_ms=130_000,
     max_pending_input_bytes=60_000,
     max_history_items=6,
+    min_commit_ms=10,
+    max_side_responses=2,
+)
+_RATES = (RateLimit("requests", 3, 120), RateLimit("tokens", 4, 120))
+_PROFILE = replace(PROFILE, supports_text=True, supports_tools=True)
+_MODALITIES = st.sampled_from([UNSET, UNSET, Modality.AUDIO, Modality.TEXT])
+_CALLS: tuple[tuple[ev.ToolCall, ...], ...] = (
+    (ev.ToolCall("c1", "f", '{"a": 1}'),),
+    (ev.ToolCall("c2", "f", ""), ev.ToolCall("c3", "g", "{}")),
 )
 _PATCHES = (
     SessionPatch(turn_detection=None),
@@ -43,6 +64,12 @@ _PATCHES = (
     SessionPatch(voice="ash"),
     SessionPatch(model="gpt"),
     SessionPatch(instructions="Be brief.", auto_response=True, max_output_tokens=None, idle_timeout_s=140),
+    SessionPatch(turn_detection=TurnDetection(idle_timeout_ms=500), overlap_barge_in_ms=100),
+    SessionPatch(turn_detection=TurnDetection("semantic_vad"), overlap_policy=OverlapPolicy.LISTEN_ONLY),
+    SessionPatch(transcription=Transcription("whisper"), overlap_barge_in_ms=0),
+    SessionPatch(transcription=None, overlap_policy=OverlapPolicy.BARGE_IN_ON_SPEECH),
+    SessionPatch(playback_commit_policy=CommitPolicy.ACK_ONLY, output_modality=Modality.TEXT),
+    SessionPatch(output_modality=Modality.AUDIO, tools=(Tool("f"),), tool_choice="required"),
 )
 _ITEMS = (
     Item("", role=Role.USER, parts=(Part("input_text", text="Hello"),)),
@@ -60,7 +87,7 @@ def _wait(session: Scenario, draw: Draw) -> None:
 
 def _audio(session: Scenario, draw: Draw) -> None:
     session.audio(
-        draw(st.sampled_from([0, 1, 160, 960, 3_840, 4_800, 9_600, 20_000])),
+        draw(st.sampled_from([0, 1, 960, 3_840, 4_800, 9_600, 9_600, 20_000])),
         draw(st.sampled_from([None, "e1", "e2"])),
     )
 
@@ -91,22 +118,87 @@ def _added(session: Scenario) -> set[str]:
     return {event.item.id for event in session.events if isinstance(event, wire.ItemAdded)}
 
 
+def _text(session: Scenario, draw: Draw) -> None:
+    session.client(cmd.AppendText(draw(st.sampled_from(["", "Hi", "Hello."]))))
+
+
+def _item_command(session: Scenario, draw: Draw) -> None:
+    """Shows, cuts or deletes an item; one always stays, so that the checker knows the last one as well."""
+    known = [item.item_id for item in session.state.history]
+    name = draw(st.sampled_from([*known, *known[-1:], "z"]))
+    commands: list[cmd.AnyCommand] = [
+        cmd.RetrieveItem(name),
+        cmd.TruncateItem(name, draw(st.sampled_from([0, 0, 0, 1])), draw(st.sampled_from([0, 40, 80, 300]))),
+    ]
+    if len(known) > 1:
+        commands.append(cmd.DeleteItem(name))
+    session.client(draw(st.sampled_from(commands)))
+
+
+def _transcript(session: Scenario, draw: Draw) -> None:
+    name = draw(st.sampled_from([*session.state.transcribing, "z"]))
+    error = draw(st.sampled_from([None, None, "Too loud."]))
+    session.worker(ev.InputTranscribed(name, draw(st.sampled_from(["", "Hello"])), 40, error))
+
+
 def _create(session: Scenario, draw: Draw) -> None:
-    session.client(
-        cmd.CreateResponse(cmd.ResponseOptions(metadata=draw(st.sampled_from([None, {"k": "v"}]))))
+    options = cmd.ResponseOptions(
+        output_modality=draw(_MODALITIES),
+        metadata=draw(st.sampled_from([None, {"k": "v"}])),
+        outside=draw(st.sampled_from([False, False, True])),
     )
+    session.client(cmd.CreateResponse(options))
 
 
 def _cancel(session: Scenario, draw: Draw) -> None:
-    active = session.state.response
-    names = [None, "resp_z"] if active is None else [None, active.response_id, "resp_z"]
-    session.client(cmd.CancelResponse(draw(st.sampled_from(names))))
+    active = [response.response_id for response in session.state.side]
+    if session.state.response is not None:
+        active.append(session.state.response.response_id)
+    session.client(cmd.CancelResponse(draw(st.sampled_from([None, "resp_z", *active]))))
+
+
+def _interrupt(session: Scenario, draw: Draw) -> None:
+    session.client(draw(st.sampled_from([cmd.BargeIn(), cmd.ClearOutput(), cmd.SignalTurn("user_started")])))
+
+
+def _side(session: Scenario, draw: Draw) -> None:
+    names = [response.response_id for response in session.state.side]
+    body = ev.SideOutput(
+        draw(st.sampled_from([*names, *names, "resp_z"])),
+        draw(st.sampled_from(["", "a", "bc"])),
+        draw(st.sampled_from([b"", bytes(480)])),
+        draw(st.sampled_from([(), (), *_CALLS])),
+        draw(st.sampled_from([0, 2])),
+        draw(st.booleans()),
+    )
+    session.worker(body)
 
 
 def _ack(session: Scenario, draw: Draw) -> None:
     ms = st.sampled_from([-1, 0, 40, 80, 500, 10_000])
     names = st.sampled_from([None, session.state.playback.response_id, "resp_z"])
     session.client(cmd.AckPlayback(draw(ms), draw(st.none() | ms), draw(names)))
+
+
+def _silence(session: Scenario) -> None:
+    """The user says nothing for as long as turn detection waits."""
+    for due_ms, kind in deadlines(session.state):
+        if kind is ev.DeadlineKind.SILENCE:
+            session.now_ms = max(session.now_ms, due_ms)
+            session.fact(ev.DeadlinePassed(kind, due_ms))
+            return
+
+
+def _exchange(session: Scenario, draw: Draw) -> None:
+    """A question and its answer, told in one piece so that random moves meet sessions that got somewhere."""
+    session.audio(9_600)
+    session.client(cmd.CommitInput(respond=True))
+    unit = replace(session.unit_body(ev.Decision.SPEAK), text="Yes", audio=bytes(3_840), token_ids=(1,))
+    session.worker(unit)
+    if draw(st.booleans()):
+        session.worker(replace(session.unit_body(ev.Decision.TURN_END), text="."))
+        if draw(st.booleans()):
+            _silence(session)
 
 
 def _life_sign(session: Scenario, draw: Draw) -> None:
@@ -162,7 +254,9 @@ def _unit(session: Scenario, draw: Draw) -> None:
         text=draw(st.sampled_from(["", "a", "bc"])),
         token_ids=(1,),
         audio=draw(st.sampled_from([None, b"", bytes(480), bytes(3_840)])),
+        calls=draw(st.sampled_from([(), (), (), (), *_CALLS])),
         answers=plan.answers if plan else draw(st.sampled_from([None, active and active.response_id])),
+        late=plan.late if plan else draw(st.sampled_from([False, False, True])),
     )
     session.worker(unit)
 
@@ -231,6 +325,19 @@ def _end(session: Scenario, draw: Draw) -> None:
 _MOVES: tuple[Move, ...] = (
     *(_audio, _audio, _audio, _unit, _unit, _unit, _unit, _unit, _render, _render, _speech, _speech),
     *(_create, _create, _cancel, _commit, _commit, _ack, _item, _update, _clear, _wait, _life_sign),
+    *(
+        _exchange,
+        _exchange,
+        _exchange,
+        _text,
+        _item_command,
+        _item_command,
+        _transcript,
+        _transcript,
+        _side,
+        _side,
+        _interrupt,
+    ),
     *(_attach, _detach, _assign, _unassign, _deadline, _digest, _repeat, _stale),
 )
 
@@ -243,9 +350,13 @@ def sessions(
     config = replace(
         CONFIG,
         auto_response=draw(st.booleans()),
-        turn_detection=draw(st.sampled_from([None, TurnDetection()])),
+        turn_detection=draw(st.sampled_from([None, TurnDetection(), TurnDetection(idle_timeout_ms=500)])),
+        transcription=draw(st.sampled_from([None, Transcription("whisper")])),
+        playback_commit_policy=draw(st.sampled_from(CommitPolicy)),
+        overlap_barge_in_ms=draw(st.sampled_from([0, 0, 100])),
     )
-    session = Scenario.live(draw(st.sampled_from(ways)), config=config, profile=PROFILE, limits=_LIMITS)
+    limits = replace(_LIMITS, rate_limits=draw(st.sampled_from([(), _RATES])))
+    session = Scenario.live(draw(st.sampled_from(ways)), config=config, profile=_PROFILE, limits=limits)
     at_least = draw(st.sampled_from(moves))
     for move in draw(st.lists(st.sampled_from(_MOVES), min_size=at_least, max_size=at_least + 20)):
         move(session, draw)

@@ -405,8 +405,8 @@ def test_a_worker_that_did_something_clears_the_suspicion_when_it_leaves(fails: 
 
 
 def test_a_worker_that_fails_with_nothing_to_do_is_barren_all_the_same() -> None:
-    """Neither is the session that it leaves."""
+    """It said itself that it cannot serve this session, so nobody needs a unit to know."""
     session = Scenario.live()
     session.worker(ev.ModelFailed("boom"))
 
-    assert 0 == session.state.worker.barren
+    assert 1 == session.state.worker.barren

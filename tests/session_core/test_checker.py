@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from session_core import commands as cmd
 from session_core import events as ev
-from session_core.config import TurnDetection, Way
+from session_core.config import Transcription, TurnDetection, Way
+from session_core.items import Item, Role
 from tests.session_core.checker import Body, Playback, Seen, read, violations
 from tests.session_core.scenario import CONFIG, Scenario
 
@@ -87,11 +88,11 @@ def move(name: str, before: str, occurrence: int = 0, before_occurrence: int = 0
     return edit
 
 
-def change(name: str, occurrence: int = 0, **fields: object) -> Edit:
+def change(kind: str, occurrence: int = 0, **fields: object) -> Edit:
     """Give an event other fields."""
 
     def edit(events: list[Seen]) -> list[Seen]:
-        index = at(events, name, occurrence)
+        index = at(events, kind, occurrence)
         return [*events[:index], replace(events[index], **fields), *events[index + 1 :]]
 
     return edit
@@ -147,7 +148,9 @@ AUDIO = "response.output_audio"
         pytest.param(drop("response.speak"), "without response.speak", id="no speak"),
         pytest.param(twice("response.speak"), "or twice", id="speak twice"),
         pytest.param(
-            move("response.content_part.added", "response.output_item.added"), "too late", id="part first"
+            move("response.content_part.added", "response.output_item.added"),
+            "without response.output_item.added",
+            id="part first",
         ),
         pytest.param(move(AUDIO + ".done", AUDIO + ".delta"), "too late", id="delta after audio done"),
         pytest.param(drop(AUDIO + "_transcript.delta"), "not the deltas joined", id="a delta lost"),
@@ -237,7 +240,158 @@ def test_the_status_of_an_item_fits_its_response() -> None:
     assert response is not None
     events[index] = replace(events[index], response=replace(response, status="completed"))
 
-    assert any("is completed, its item incomplete" in violation for violation in violations(events))
+    assert any("is completed, its items ['incomplete']" in violation for violation in violations(events))
+
+
+# --- items, calls, text, transcripts ------------------------------------------------------------------------
+
+TRANSCRIPTION = ITEM + "input_audio_transcription."
+CALL = "response.function_call_arguments."
+TEXT = "response.output_text."
+
+
+def work(way: Way = Way.DUPLEX) -> list[Seen]:
+    """Two commits with transcripts, an answer with calls, one beside it, items cut, shown, deleted."""
+    config = replace(CONFIG, transcription=Transcription("whisper"))
+    session = Scenario.live(way, config=config)
+    first, second = session.commits(), session.commits()
+    session.worker(ev.InputTranscribed(second, error="Too loud."))
+    session.worker(ev.InputTranscribed(first, "Hello"))
+    side = session.asks(outside=True, output_modality="text")
+    session.asks()
+    session.speaks("Let me see", calls=(ev.ToolCall("c1", "f", "{}"), ev.ToolCall("c2", "g", "{}")))
+    session.worker(ev.SideOutput(side, "Hm"))
+    session.speaks("It is")
+    session.client(cmd.ClearOutput())
+    answer = session.state.history[2].item_id
+    session.client(cmd.TruncateItem(answer, 0, 10))
+    session.client(cmd.RetrieveItem(answer))
+    session.client(cmd.DeleteItem(second))
+    session.client(cmd.CreateItem(Item(second, role=Role.USER)))
+    return [
+        read(msgspec.json.encode(event))
+        for event, _ in session.outbound
+        if way is Way.DUPLEX or event.tier < 3
+    ]
+
+
+@pytest.mark.parametrize("way", Way)
+def test_right_work_has_no_violations(way: Way) -> None:
+    """Both ways of opening, as their clients read them."""
+    assert [] == violations(work(way), tier_3=way is Way.DUPLEX)
+
+
+UNNAMED = Body("item_z", "function_call", "in_progress", call_id="c1", arguments="")
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        # transcription
+        pytest.param(
+            move(TRANSCRIPTION + "failed", "input_audio_buffer.committed", 0, 1),
+            "was not committed",
+            id="transcribed before the commit",
+        ),
+        pytest.param(
+            move(ITEM + "done", TRANSCRIPTION + "failed"), "is done with it", id="transcribed after the end"
+        ),
+        pytest.param(
+            move(ITEM + "done", TRANSCRIPTION + "completed", 1), "is being transcribed", id="done too early"
+        ),
+        pytest.param(twice(TRANSCRIPTION + "completed"), "is done with it", id="transcribed twice"),
+        pytest.param(drop(TRANSCRIPTION + "delta"), "has deltas", id="no transcript deltas"),
+        pytest.param(
+            change(TRANSCRIPTION + "failed", type=TRANSCRIPTION + "completed"), "has deltas", id="not failed"
+        ),
+        # calls
+        pytest.param(
+            change("response.output_item.added", 1, item=UNNAMED),
+            "its id and name",
+            id="a call without a name",
+        ),
+        pytest.param(drop(CALL + "delta"), "not the deltas joined", id="no arguments"),
+        pytest.param(change(CALL + "done", name="h"), "name h, not f", id="another name"),
+        pytest.param(drop(CALL + "done"), "without " + CALL + "done", id="arguments not done"),
+        pytest.param(
+            change("response.output_item.done", 1, output_index=0), "output_index 0", id="another index"
+        ),
+        pytest.param(
+            change("response.output_item.added", 1, output_index=2),
+            "output_index 2, not 1",
+            id="a wrong index",
+        ),
+        pytest.param(
+            move("response.output_item.added", "response.output_item.done", 1, 0),
+            "while the item before is open",
+            id="two open items",
+        ),
+        pytest.param(twice("response.output_item.added"), "too late, or twice", id="opened twice"),
+        pytest.param(
+            change(CALL + "delta", type=TEXT + "delta"), "is made of function_call", id="text in a call"
+        ),
+        pytest.param(
+            change(CALL + "done", type=TEXT + "done"),
+            "is made of function_call",
+            id="a call that ends as text",
+        ),
+        # text
+        pytest.param(change(TEXT + "done", text="Mh"), "not the deltas joined", id="another text"),
+        pytest.param(drop(TEXT + "done"), "without " + TEXT + "done", id="text not done"),
+        # items
+        pytest.param(change(ITEM + "truncated", item_id="z"), "z is not there", id="cut nothing"),
+        pytest.param(change(ITEM + "deleted", item_id="z"), "z is not there", id="deleted nothing"),
+        pytest.param(drop(ITEM + "deleted"), "a second time", id="a taken id"),
+        pytest.param(
+            change("output_audio_buffer.cleared", response_id="z"), "z is not over", id="cleared nothing"
+        ),
+        pytest.param(
+            move("output_audio_buffer.cleared", "response.done", 0, 1), "is not over", id="cleared too early"
+        ),
+    ],
+)
+def test_a_broken_rule_of_work_is_found(edit: Edit, expected: str) -> None:
+    """Each rule of the contract names the event that breaks it."""
+    wrong = violations(edit(work()))
+
+    assert any(expected in violation for violation in wrong), wrong
+
+
+@pytest.mark.parametrize(("index", "expected"), [(0, "its items"), (1, "call incomplete")])
+def test_what_was_closed_stays_completed(index: int, expected: str) -> None:
+    """Of a cancelled response the last item alone may be incomplete, and a call never is."""
+    events = work()
+    place = at(events, "response.output_item.done", index)
+    item = events[place].item
+    assert item is not None
+    events[place] = replace(events[place], item=replace(item, status="incomplete"))
+
+    assert any(expected in violation for violation in violations(events))
+
+
+def test_the_output_of_a_response_is_its_items() -> None:
+    """In the order in which they were opened."""
+    events = work()
+    place = at(events, "response.done", 1)
+    response = events[place].response
+    assert response is not None
+    assert isinstance(response.output, tuple)
+    events[place] = replace(events[place], response=replace(response, output=response.output[1:]))
+
+    assert any("its output is not" in violation for violation in violations(events))
+
+
+def test_silence_names_an_item_to_come() -> None:
+    """It is committed after the event that announces it."""
+    events = work()
+    added = at(events, ITEM + "added")
+    item = events[added].item
+    assert item is not None
+    timeout = Seen("input_audio_buffer.timeout_triggered", 1, 0, item_id=item.id)
+
+    assert [] == violations(numbered([*events[:added], timeout, *events[added:]]))
+    wrong = violations(numbered([*events[: added + 1], timeout, *events[added + 1 :]]))
+    assert any("is there already" in violation for violation in wrong)
 
 
 class _Details(Struct):

@@ -13,14 +13,19 @@ from session_core import wire
 from session_core.audio import AudioFormat, Encoding
 from session_core.config import Limits, SessionConfig, SessionPatch, TurnDetection, Way
 from session_core.items import Part
-from tests.session_core.scenario import CONFIG, UNIT_BYTES, UNIT_SAMPLES, Scenario, error, one, refusal, types
+from tests.session_core.scenario import (
+    CONFIG,
+    PROFILE,
+    UNIT_BYTES,
+    UNIT_SAMPLES,
+    Scenario,
+    error,
+    one,
+    refusal,
+    types,
+)
+from tests.session_core.sequences import COMMITTED
 
-COMMITTED = [
-    "conversation.item.added",
-    "conversation.item.created",
-    "input_audio_buffer.committed",
-    "conversation.item.done",
-]
 VAD = replace(CONFIG, turn_detection=TurnDetection(prefix_padding_ms=20))
 MS = 24
 """Input samples of a millisecond."""
@@ -116,6 +121,75 @@ def test_input_that_no_unit_takes_is_bounded() -> None:
     session.listens()
     assert UNIT_BYTES == session.state.input.pending_bytes
     assert [] == session.audio()
+
+
+# --- text into the turn -------------------------------------------------------------------------------------
+
+TEXTUAL = replace(PROFILE, supports_text=True)
+
+
+def test_text_goes_into_the_turn() -> None:
+    """Silently, until the commit makes a part of it, after the audio; the next turn begins empty."""
+    session = Scenario.live(profile=TEXTUAL)
+    assert [] == session.client(cmd.AppendText("Hel"))
+    assert (ch.TextReceived("Hel"),) == session.changes
+    session.client(cmd.AppendText("lo"))
+    session.commits()
+
+    assert [("input_audio", None), ("input_text", "Hello")] == [
+        (part.kind, part.text) for part in session.state.history[0].parts
+    ]
+    assert "" == session.state.input.text
+
+
+def test_a_turn_may_be_text_alone() -> None:
+    """A commit needs no audio then."""
+    session = Scenario.live(profile=TEXTUAL)
+    session.client(cmd.AppendText("Hello"))
+
+    assert COMMITTED == types(session.client(cmd.CommitInput()))
+    assert ["input_text"] == [part.kind for part in session.state.history[0].parts]
+    assert ["error"] == types(session.client(cmd.CommitInput()))
+
+
+def test_text_joins_the_speech() -> None:
+    """Also in an item that turn detection commits."""
+    session = Scenario.live(config=VAD, profile=TEXTUAL)
+    session.audio(48_000)
+    session.worker(ev.SpeechStarted(0))
+    session.client(cmd.AppendText("Hello"))
+    session.worker(ev.SpeechStopped(100 * MS))
+
+    assert ["input_audio", "input_text"] == [part.kind for part in session.state.history[0].parts]
+
+
+def test_text_is_dropped_with_the_rest() -> None:
+    """A clear forgets it."""
+    session = Scenario.live(profile=TEXTUAL)
+    session.client(cmd.AppendText("Hello"))
+    session.client(cmd.ClearInput())
+
+    assert "" == session.state.input.text
+
+
+@pytest.mark.parametrize(
+    ("way", "code"), [(Way.OPENAI, "invalid_value"), (Way.DUPLEX, "native_text_append_unsupported")]
+)
+def test_a_model_may_take_no_text(way: Way, code: str) -> None:
+    """The client is told so."""
+    session = Scenario.live(way)
+
+    assert refusal(code, "text", "e1") == error(session.client(cmd.AppendText("Hello", "e1")))
+    assert "" == session.state.input.text
+
+
+def test_text_that_nobody_commits_is_bounded() -> None:
+    """Like audio that no unit takes."""
+    session = Scenario.live(profile=TEXTUAL, limits=Limits(max_pending_input_bytes=8))
+    session.client(cmd.AppendText("Hello"))
+
+    assert refusal("input_backpressure", "text") == error(session.client(cmd.AppendText("Bye.")))
+    assert [] == session.client(cmd.AppendText("Bye"))
 
 
 # --- commit, clear ------------------------------------------------------------------------------------------

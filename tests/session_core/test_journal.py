@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 import pytest
 
@@ -9,7 +11,7 @@ from session_core import commands as cmd
 from session_core import events as ev
 from session_core import items
 from session_core.audio import SAMPLE_RATES_HZ, AudioFormat, Encoding, ticks_to_samples
-from session_core.config import Dialect, Limits, ModelProfile, SessionConfig, SessionPatch, Way
+from session_core.config import Dialect, Limits, ModelProfile, SessionConfig, SessionPatch, TurnDetection, Way
 from session_core.errors import UnreadableEntry
 from session_core.items import Item, Part
 from session_core.journal import Body, Role, Stamp, decode_entry, encode_entry
@@ -26,6 +28,13 @@ BODIES: list[Body] = [
     cmd.AckPlayback(1, 2, "r"),
     cmd.Heartbeat(),
     cmd.ConfirmAttachment(),
+    cmd.RetrieveItem("a"),
+    cmd.DeleteItem("a", "e1"),
+    cmd.TruncateItem("a", 0, 40, "e1"),
+    cmd.AppendText("Hello"),
+    cmd.ClearOutput(),
+    cmd.BargeIn("e1"),
+    cmd.SignalTurn("user_started"),
     cmd.CloseSession(),
     ev.SessionOpened("s", PROFILE, CONFIG, Limits(), Way.DUPLEX, Dialect.BETA, 1),
     ev.ClientAttached("a", "g", 1, None, b"h"),
@@ -36,10 +45,17 @@ BODIES: list[Body] = [
     ev.SpeechStopped(2),
     ev.ModelUnitCompleted(0, 0, 0, 1, 2, ev.Decision.SPEAK, (1, 2), b"c", "t", None, "r"),
     ev.OutputRendered(0, 0, 0, b"a", last=True),
+    ev.SideOutput("r", "t", b"a", (ev.ToolCall("c", "f", "{}"),), 3, last=False),
+    ev.InputTranscribed("a", "Hello", 40),
     ev.ModelFailed("boom"),
     ev.DeadlinePassed(ev.DeadlineKind.IDLE, 1),
     ev.OutboundDigest(1, b"h"),
 ]
+
+
+def test_every_entry_has_an_example() -> None:
+    """What can be journaled is encoded, decoded and cut below."""
+    assert set(get_args(Body)) == {type(body) for body in BODIES}
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
@@ -74,6 +90,24 @@ def test_a_cut_entry_is_unreadable(body: Body) -> None:
     [
         pytest.param(ev.SpeechStarted(-1), id="negative"),
         pytest.param(ev.SpeechStarted(1 << 60), id="beyond counting"),
+        pytest.param(cmd.TruncateItem("a", -1, 0), id="an index from the end"),
+        pytest.param(cmd.TruncateItem("a", 0, -1), id="an end before the beginning"),
+        pytest.param(ev.SideOutput("r", tokens=1 << 60), id="more tokens than there are"),
+        pytest.param(ev.InputTranscribed("a", duration_ms=-1), id="audio of negative length"),
+        pytest.param(
+            cmd.CreateItem(Item("a", parts=(Part("output_audio", heard_samples=-1),))),
+            id="heard less than nothing",
+        ),
+        pytest.param(
+            cmd.CreateItem(Item("a", parts=(Part("output_audio", marks=(items.Mark(-1, 0),)),))),
+            id="said before the beginning",
+        ),
+        pytest.param(cmd.UpdateSession(SessionPatch(idle_timeout_s=-1)), id="idle before the beginning"),
+        pytest.param(cmd.UpdateSession(SessionPatch(overlap_barge_in_ms=-1)), id="interrupted before"),
+        pytest.param(
+            cmd.UpdateSession(SessionPatch(turn_detection=TurnDetection(idle_timeout_ms=-1))),
+            id="silent before",
+        ),
         pytest.param(
             ev.SessionOpened(
                 "s", ModelProfile("m", input_sample_rate_hz=0), CONFIG, Limits(), Way.DUPLEX, Dialect.GA, 1

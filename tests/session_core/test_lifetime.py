@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from msgspec.structs import replace
 
@@ -9,10 +11,12 @@ from session_core import changes as ch
 from session_core import commands as cmd
 from session_core import events as ev
 from session_core import wire
-from session_core.config import Limits, Way
-from session_core.deadlines import Deadline, next_deadline
+from session_core.config import Limits, SessionConfig, SessionPatch, Transcription, TurnDetection, Way
+from session_core.deadlines import Deadline, deadlines, next_deadline
+from session_core.items import Part
 from session_core.state import EndReason, Phase, State
-from tests.session_core.scenario import CONFIG, OPENED_MS, Scenario, types
+from tests.session_core.scenario import CONFIG, OPENED_MS, PROFILE, Scenario, one, types
+from tests.session_core.sequences import COMMITTED
 
 LIMITS = Limits(
     max_session_ms=100_000, warn_before_ms=10_000, disconnect_grace_ms=5_000, idle_timeout_ms=20_000
@@ -190,6 +194,97 @@ def test_a_session_that_is_not_open_has_no_deadlines(ended: bool) -> None:
     session.client(cmd.CloseSession())
 
     assert next_deadline(session.state if ended else State()) is None
+
+
+# --- the user says nothing ----------------------------------------------------------------------------------
+
+PATIENT = replace(CONFIG, turn_detection=TurnDetection(idle_timeout_ms=6_000))
+
+
+def answered(config: SessionConfig = PATIENT, way: Way = Way.DUPLEX) -> Scenario:
+    """A session whose model gave an answer of 80 ms to a committed question of 200 ms."""
+    session = Scenario.live(way, config=config)
+    session.commits()
+    session.asks()
+    session.speaks("Hello?", last=True)
+    return session
+
+
+@pytest.mark.parametrize("way", Way)
+def test_silence_after_an_answer_is_answered(way: Way) -> None:
+    """From the end of playing on; the silence becomes the user's turn and gets a response."""
+    session = answered(way=way)
+    session.audio(48 * 300)
+    began_ms = session.state.playback.began_ms
+
+    assert Deadline(began_ms + 80 + 6_000, SILENCE) == due(session)
+    assert [] == passes(session, due(session), late_ms=-1)
+    events = passes(session, due(session))
+    assert ["input_audio_buffer.timeout_triggered", *COMMITTED, "response.created"] == types(events)
+    item, timeout = session.state.history[-1], one(events, wire.InputTimeoutTriggered)
+    assert (item.item_id, 200, 500) == (timeout.item_id, timeout.audio_start_ms, timeout.audio_end_ms)
+    assert Part("input_audio", first_sample=4_800, samples=7_200) == item.parts[0]
+
+
+def test_silence_is_answered_once() -> None:
+    """Until the model has spoken again: repeats change nothing, nor does the next answer wait less."""
+    session = answered()
+    deadline = due(session)
+    passes(session, deadline)
+
+    assert [] == session.fact(ev.DeadlinePassed(deadline.kind, deadline.due_ms))
+    assert SILENCE not in [other.kind for other in deadlines(session.state)]
+    session.speaks("Are you there?", last=True)
+    assert Deadline(session.now_ms + 80 + 6_000, SILENCE) == due(session)
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        pytest.param(lambda session: session.worker(ev.SpeechStarted(4_800)), id="the user speaks"),
+        pytest.param(lambda session: session.commits(), id="a commit"),
+        pytest.param(lambda session: session.writes("Hi"), id="an item"),
+        pytest.param(lambda session: session.client(cmd.AppendText("Hi")), id="text in the turn"),
+        pytest.param(lambda session: session.asks(), id="a request"),
+        pytest.param(
+            lambda session: session.client(cmd.UpdateSession(SessionPatch(turn_detection=None))),
+            id="no turn detection",
+        ),
+        pytest.param(
+            lambda session: session.client(cmd.UpdateSession(SessionPatch(turn_detection=TurnDetection()))),
+            id="no timeout",
+        ),
+    ],
+)
+def test_silence_is_not_answered(breaks: Callable[[Scenario], object]) -> None:
+    """The user did something, or wants it otherwise."""
+    session = Scenario.live(config=PATIENT, profile=replace(PROFILE, supports_text=True))
+    session.asks()
+    session.speaks("Hello?", last=True)
+    session.audio(48 * 300)
+    assert SILENCE is due(session).kind
+    breaks(session)
+
+    assert SILENCE not in [deadline.kind for deadline in deadlines(session.state)]
+
+
+def test_silence_is_not_answered_before_the_model_spoke() -> None:
+    """There is nothing that the user could be silent about."""
+    session = Scenario.live(config=PATIENT)
+    assert SILENCE is not due(session).kind
+
+    session.commits()
+    assert SILENCE is not due(session).kind
+
+
+def test_silence_without_input_is_an_item_without_length() -> None:
+    """A client that sends nothing says nothing; the item waits for its transcript like any other."""
+    session = answered(replace(PATIENT, transcription=Transcription("whisper")))
+    passes(session, due(session))
+    item = session.state.history[-1]
+
+    assert 0 == item.parts[0].samples
+    assert item.item_id in session.state.transcribing
 
 
 # --- ends ---------------------------------------------------------------------------------------------------

@@ -21,10 +21,10 @@ from session_core.errors import UnreadableEntry
 from session_core.fold import Fold, decode_snapshot, encode_snapshot
 from session_core.journal import Role, Stamp, decode_entry
 from session_core.reducer import reduce_bytes
-from session_core.state import State
+from session_core.state import Phase, State
 from session_core.units import next_unit
 from tests.session_core.checker import read, violations
-from tests.session_core.golden.make import load
+from tests.session_core.golden.make import SCENARIOS, load
 from tests.session_core.scenario import Scenario, folded
 from tests.session_core.strategies import sessions
 
@@ -80,6 +80,33 @@ def test_clients_read_events_in_order(session: Scenario) -> None:
     assert list(range(1, session.state.seq + 1)) == [event.server_event_seq for event in events]
 
 
+@given(sessions())
+def test_nothing_comes_of_a_response_that_is_over(session: Scenario) -> None:
+    """Not a delta, not an item; only its audio is played or dropped, and its items are cut or deleted."""
+    over: set[str] = set()
+    for event in session.events:
+        response_id = getattr(event, "response_id", None)
+        if isinstance(event, wire.PlaybackAcknowledged | wire.OutputAudioCleared):
+            continue
+        assert response_id not in over
+        if isinstance(event, wire.ResponseDone):
+            over.add(event.response_id)
+    assert session.state.phase is not Phase.ENDED or over == {
+        event.response_id for event in session.events if isinstance(event, wire.ResponseCreated)
+    }
+
+
+@given(sessions())
+def test_the_worker_asks_and_answers_along_every_journal(session: Scenario) -> None:
+    """The unit clock and the deadlines have an answer to every state."""
+    state = State()
+    for position, data in session.entries:
+        state = reduce_bytes(state, position, data).state
+        plan, due = next_unit(state, position[0]), next_deadline(state)
+        assert plan is None or plan.unit == state.clock.next_unit
+        assert (state.phase is Phase.OPEN) == (due is not None)
+
+
 @given(sessions(ways=(Way.OPENAI,)))
 def test_strict_clients_parse_every_event(session: Scenario) -> None:
     """OpenAI's own types accept each event that a session opened OpenAI's way sends."""
@@ -106,7 +133,14 @@ def test_numbers_stay_within_their_bounds(session: Scenario) -> None:
         assert before.epoch <= state.epoch <= before.epoch + 1
         assert before.clock.next_unit <= state.clock.next_unit <= before.clock.next_unit + 1
         assert before.input.received_bytes <= state.input.received_bytes
-        assert not state.renders or state.response is not None
+        assert 0 <= state.clock.next_unit
+        assert len(state.side) <= limits.max_side_responses
+        assert len(state.transcribing) <= limits.max_history_items
+        assert all(
+            0 <= (part.heard_samples or 0) <= part.samples for item in state.history for part in item.parts
+        )
+        assert not state.renders or (state.response is not None and state.response.message is not None)
+        assert state.response is None or not state.response.calls or state.renders
 
 
 @given(
@@ -155,6 +189,7 @@ def test_a_damaged_byte_never_raises(session: Scenario, data: st.DataObject) -> 
         _json.encode(event)
 
 
+NAMES = [scenario.__name__ for scenario in SCENARIOS]
 WILD = (-(2**63), -1, 0, 1, 2**31, 2**53, 2**53 + 1, 2**63 - 1, 2**64 - 1)
 """Numbers at the edges of what the encoding, the limits and the arithmetic hold."""
 
@@ -171,7 +206,7 @@ def wild(value: object) -> Iterator[object]:
         yield from WILD
 
 
-@pytest.mark.parametrize("name", ["plain_turn", "barge_in", "failover", "errors"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_wild_number_never_raises(name: str) -> None:
     """Any number of an entry at its extremes: every later state and event can be made, kept and sent."""
     before, entries = Fold(), load(name)

@@ -256,6 +256,35 @@ def test_a_response_without_sound_or_text() -> None:
     assert CLOSED == types(session.speaks(audio=b"", last=True))
 
 
+def test_the_unit_names_the_format_of_its_audio() -> None:
+    """The client changed it while the unit was in the making: the response has that of its first audio."""
+    session = Scenario.live(config=AUTO)
+    ulaw = AudioFormat(Encoding.G711_ULAW, 8_000)
+    unit = replace(session.unit_body(ev.Decision.SPEAK), audio=bytes(80), output_format=ulaw)
+    deltas = [session.worker(unit)[-1], session.speaks(audio=bytes(80))[-1]]
+
+    for delta in deltas:
+        assert isinstance(delta, wire.AudioDelta)
+        assert ("g711_ulaw", 8_000, 10) == (
+            delta.format,
+            delta.sample_rate_hz,
+            delta.metadata.audio_duration_ms,
+        )
+
+
+def test_the_unit_does_not_name_the_format_of_a_response_in_progress() -> None:
+    """That one was pinned at its beginning."""
+    session = Scenario.live(config=AUTO)
+    session.asks()
+    ulaw = AudioFormat(Encoding.G711_ULAW, 8_000)
+    delta = session.worker(
+        replace(session.unit_body(ev.Decision.SPEAK), audio=bytes(80), output_format=ulaw)
+    )[-1]
+
+    assert isinstance(delta, wire.AudioDelta)
+    assert "pcm16" == delta.format
+
+
 # --- listening ----------------------------------------------------------------------------------------------
 
 
@@ -465,6 +494,38 @@ def test_a_new_owner_renders_from_the_first_missing_part() -> None:
 
     assert [] == session.append(rendered(0, 1, 240, last=True), old)
     assert [AUDIO, *CLOSED] == types(session.worker(rendered(0, 1, 240, last=True)))
+
+
+def test_units_after_the_turn_are_muted_while_its_audio_is_rendered() -> None:
+    """A model that goes on speaking is not heard: the response has had its last unit."""
+    session = Scenario.live(config=AUTO)
+    session.speaks("a", None, last=True)
+    unit = replace(session.unit_body(ev.Decision.SPEAK), text="b", token_ids=(1, 2))
+
+    assert [] == session.worker(unit)
+    assert (ch.UnitTaken(unit, muted=True),) == session.changes
+    events = session.worker(rendered(0, 0, 0, last=True))
+    assert [AUDIO, *CLOSED] == types(events)
+    assert wire.Usage(2, 0, 2) == done(events).usage
+
+
+def test_a_part_without_audio_is_not_told() -> None:
+    """It may be the last one all the same."""
+    session = Scenario.live(config=AUTO)
+    session.speaks("a", None, last=True)
+    session.worker(rendered(0, 0, 0))
+
+    assert CLOSED == types(session.worker(ev.OutputRendered(0, 1, 240, b"", last=True)))
+
+
+def test_parts_are_counted_in_the_response_s_format() -> None:
+    """Half the bytes are as many samples in G.711."""
+    session = Scenario.live(config=replace(AUTO, output_format=AudioFormat(Encoding.G711_ULAW, 8_000)))
+    session.speaks("a", None)
+    session.worker(rendered(0, 0, 0))
+
+    assert (Render(0, 1, 1, 480),) == session.state.renders
+    assert [AUDIO] == types(session.worker(rendered(0, 1, 480, last=True)))
 
 
 # --- playback -----------------------------------------------------------------------------------------------

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from session_core import changes as ch
 from session_core import commands as cmd
-from session_core.config import Clock, TurnDetection, Way
+from session_core.config import Clock, ModelProfile, SessionConfig, TurnDetection, Way
+from session_core.derive import input_until_ms
 from session_core.events import Decision
 from session_core.state import State
 from session_core.units import UnitPlan, next_unit, silence_due_ms
@@ -76,12 +79,29 @@ def test_no_units_without_a_session() -> None:
     assert (None, None) == (next_unit(State(), 10**9), next_unit(session.state, 10**9))
 
 
-def test_a_commit_clock_has_no_units() -> None:
-    """Such a model moves on when it is asked."""
+def test_a_commit_clock_moves_on_by_requests() -> None:
+    """The first piece takes all input from before the request, the next ones none; else there is no unit."""
     session = Scenario.live(profile=replace(PROFILE, clock=Clock.COMMIT))
-    session.audio()
+    session.audio(UNIT_BYTES + 960)
+    assert (None, None) == (next_unit(session.state, 10**9), silence_due_ms(session.state))
 
-    assert next_unit(session.state, 10**9) is None
+    response_id = session.asks()
+    session.audio(960)
+    assert UnitPlan(0, 0, 0, UNIT_SAMPLES + 480, 0, response_id, may_speak=True) == next_unit(
+        session.state, 0
+    )
+    session.worker(
+        replace(
+            session.unit_body(Decision.SPEAK),
+            input_samples=UNIT_SAMPLES + 480,
+            audio=None,
+            answers=response_id,
+        )
+    )
+    taken = UNIT_SAMPLES + 480
+    assert UnitPlan(1, 0, taken, 0, 0, response_id, may_speak=True) == next_unit(session.state, 0)
+    session.worker(replace(session.unit_body(Decision.TURN_END), input_samples=0, audio=None))
+    assert None is next_unit(session.state, 10**9)
 
 
 def test_paced_input_makes_whole_units() -> None:
@@ -199,6 +219,62 @@ def test_a_request_takes_the_input_that_has_come() -> None:
     assert session.state.response is None
 
 
+def test_a_burst_before_a_request_is_heard_first() -> None:
+    """Whole units of it, in none of which the model may speak; the last one, with silence, answers."""
+    session = Scenario.live(Way.OPENAI)
+    session.audio(2 * UNIT_BYTES + 960)
+    response_id = session.asks()
+    plans: list[tuple[int, int, str | None, bool]] = []
+    while (plan := next_unit(session.state, session.now_ms)) is not None and len(plans) < 9:
+        plans.append((plan.input_samples, plan.silence_samples, plan.answers, plan.may_speak))
+        session.listens(answers=plan.answers)
+
+    assert [
+        (*WHOLE, None, False),
+        (*WHOLE, None, False),
+        (480, UNIT_SAMPLES - 480, response_id, True),
+    ] == plans
+    assert session.state.response is None
+
+
+def test_a_burst_that_fills_its_last_unit() -> None:
+    """The unit that holds the last of it answers; no silence is heard before."""
+    session = Scenario.live()
+    session.audio(2 * UNIT_BYTES)
+    response_id = session.asks()
+
+    answers = []
+    for _ in range(2):
+        plan = next_unit(session.state, session.now_ms)
+        assert plan is not None
+        answers.append((plan.silence_samples, plan.answers))
+        session.listens(answers=plan.answers)
+    assert [(0, None), (0, response_id)] == answers
+
+
+def test_input_after_a_request_does_not_delay_it() -> None:
+    """A client that goes on sending is answered by the unit that hears the end of its question."""
+    session = Scenario.live()
+    session.audio(UNIT_BYTES)
+    response_id = session.asks()
+    session.audio(10 * UNIT_BYTES)
+    plan = next_unit(session.state, session.now_ms)
+
+    assert plan is not None
+    assert (response_id, True) == (plan.answers, plan.may_speak)
+
+
+def test_a_turn_that_ended_lets_nobody_speak() -> None:
+    """Its audio is rendered; until then the model listens."""
+    session = Scenario.live(config=AUTO)
+    session.audio(2 * UNIT_BYTES)
+    session.speaks("a", None, last=True)
+    plan = next_unit(session.state, session.now_ms)
+
+    assert plan is not None
+    assert (None, False) == (plan.answers, plan.may_speak)
+
+
 def test_a_response_that_speaks_is_not_asked_again() -> None:
     """From its second unit on, a response moves on with the clock."""
     session = Scenario.live()
@@ -234,6 +310,112 @@ def test_a_cancel_changes_the_epoch_of_the_next_unit() -> None:
 
     assert plan is not None
     assert (1, None) == (plan.epoch, plan.answers)
+
+
+# --- behind the input ---------------------------------------------------------------------------------------
+
+HASTY = replace(PROFILE, max_backlog_ms=1_000)
+
+
+def behind(
+    ms: int, *, profile: ModelProfile = HASTY, config: SessionConfig = AUTO, step_ms: int = 20
+) -> Scenario:
+    """A client that has spoken for so long while nobody worked."""
+    session = Scenario.live(profile=profile, config=config)
+    for _ in range(ms // step_ms):
+        session.wait(step_ms - 1).audio(48 * step_ms)
+    return session
+
+
+def plans(session: Scenario) -> list[UnitPlan]:
+    """Every unit that is there by now, worked on at once by a model that listens; no time passes."""
+    now_ms = session.now_ms
+    found: list[UnitPlan] = []
+    while (plan := next_unit(session.state, now_ms)) is not None and len(found) < 1_000:
+        session.now_ms = now_ms - 1
+        found.append(plan)
+        unit = replace(session.unit_body(), late=plan.late, answers=plan.answers)
+        session.worker(replace(unit, silence_samples=plan.silence_samples))
+    return found
+
+
+def test_input_that_waited_too_long_is_heard_in_silence() -> None:
+    """Up to the bound on the backlog; from there on the model may speak again."""
+    found = plans(behind(3_200))
+
+    assert [True] * 27 + [False] * 13 == [plan.late for plan in found]
+    assert [plan.may_speak for plan in found] == [not plan.late for plan in found]
+
+
+def test_a_burst_is_not_late() -> None:
+    """However long it is: it has only just come."""
+    session = Scenario.live(profile=HASTY, config=AUTO)
+    session.audio(100 * UNIT_BYTES)
+
+    assert {False} == {plan.late for plan in plans(session)}
+
+
+def test_each_burst_is_as_late_as_itself() -> None:
+    """The first came long ago; the second, after a pause, has just come."""
+    session = Scenario.live(profile=HASTY, config=AUTO)
+    session.audio(4 * UNIT_BYTES)
+    session.wait(5_000).audio(4 * UNIT_BYTES)
+
+    assert [True] * 4 + [False] * 4 == [plan.late for plan in plans(session)]
+
+
+def test_without_a_bound_no_input_is_late() -> None:
+    """The model answers whatever it hears, whenever it hears it."""
+    assert {False} == {plan.late for plan in plans(behind(3_200, profile=replace(HASTY, max_backlog_ms=0)))}
+
+
+def test_a_request_waits_until_the_model_has_caught_up() -> None:
+    """The unit that hears the end of the question answers, in time."""
+    session = behind(3_200, config=CONFIG)
+    response_id = session.asks()
+    found = plans(session)
+
+    assert [None] * 39 + [response_id] == [plan.answers for plan in found]
+    assert not found[-1].late
+
+
+@pytest.mark.parametrize("decision", Decision)
+def test_a_late_unit_says_nothing_and_ends_nothing(decision: Decision) -> None:
+    """It counts for the clock and stands in the context; the response goes on once the model caught up."""
+    session = behind(3_200)
+    session.speaks("Hello")
+    before = session.state.response
+    unit = replace(session.unit_body(decision), text="late", late=True)
+
+    assert [] == session.worker(unit)
+    assert (ch.UnitTaken(unit, muted=decision is not Decision.LISTEN),) == session.changes
+    assert (before, 2) == (session.state.response, session.state.clock.next_unit)
+
+
+def test_what_is_known_of_the_backlog_is_bounded() -> None:
+    """Of many pauses in it the first and the newest are known: what is between seems to have come earlier."""
+    session = Scenario.live(profile=HASTY)
+    session.audio()
+    first = session.state.input.arrivals
+    for _ in range(30):
+        session.wait(500).audio()
+
+    assert (16, *first) == (len(session.state.input.arrivals), session.state.input.arrivals[0])
+    assert session.now_ms == session.state.input.arrivals[-1].ms
+    plans(session)
+    session.audio()
+    assert 1 == len(session.state.input.arrivals)
+
+
+def test_input_covers_what_the_user_says_while_it_is_spoken() -> None:
+    """At the pace of speech from its arrival on; of a long burst two seconds at most."""
+    session = Scenario.live()
+    assert session.now_ms == input_until_ms(session.state)
+
+    session.audio(48 * 500)
+    assert session.now_ms + 500 == input_until_ms(session.state)
+    session.audio(48 * 10_000)
+    assert session.state.input.arrivals[-1].ms + 2_000 == input_until_ms(session.state)
 
 
 # --- properties ---------------------------------------------------------------------------------------------

@@ -11,9 +11,10 @@ from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 
 from session_core import commands as cmd
+from session_core import events as ev
 from session_core import views
 from session_core.audio import AudioFormat, Encoding
-from session_core.config import SessionConfig, SessionPatch, TurnDetection, Way
+from session_core.config import Modality, SessionConfig, SessionPatch, Tool, Transcription, TurnDetection, Way
 from session_core.items import Item, ItemType, Part, Role
 from session_core.state import Input
 from tests.session_core.scenario import CONFIG, OPENED_MS, Scenario
@@ -131,18 +132,63 @@ def test_the_session_object_of_duplex_clients(idle_timeout_s: int | None, expect
     assert expected == {name: view.get(name) for name in expected}
 
 
-def test_the_turn_state_follows_the_response() -> None:
-    """Speaking from its first unit to its end."""
-    session = Scenario.live()
+def test_the_turn_state_follows_the_turn() -> None:
+    """The user speaks, the model is asked and thinks, speaks from its first unit on, and listens again."""
+    session = Scenario.live(config=replace(CONFIG, turn_detection=TurnDetection(create_response=False)))
+    session.audio(9_600)
     states = [views.session(session.state)]
+    session.worker(ev.SpeechStarted(0))
+    states.append(views.session(session.state))
+    session.worker(ev.SpeechStopped(2_400))
     session.asks()
+    states.append(views.session(session.state))
     session.speaks("a")
     states.append(views.session(session.state))
     session.speaks("b", last=True)
     states.append(views.session(session.state))
 
-    assert ["listening", "speaking", "listening"] == [view.turn_state for view in states]
-    assert [None, None] == [states[0].active_response_id, states[2].active_response_id]
+    expected = ["listening", "user_speaking", "thinking", "speaking", "listening"]
+    assert expected == [view.turn_state for view in states]
+    assert [None, None, None] == [states[index].active_response_id for index in (0, 1, 4)]
+
+
+def test_the_session_object_echoes_what_is_configured() -> None:
+    """Tools, transcription, semantic turn detection, modality and what no model here acts on."""
+    config = replace(
+        CONFIG,
+        turn_detection=TurnDetection("semantic_vad", eagerness="low", interrupt_response=False),
+        transcription=Transcription("whisper", "en"),
+        tools=(Tool("f", "Find.", {"type": "object"}),),
+        tool_choice={"type": "function", "name": "f"},
+        output_modality=Modality.TEXT,
+        noise_reduction={"type": "near_field"},
+        tracing="auto",
+        truncation="disabled",
+        speed=1.5,
+    )
+    session = Scenario.live(Way.OPENAI, config=config)
+    (updated,) = session.client(cmd.UpdateSession(SessionPatch(instructions="Hi")))
+    GA.validate_json(msgspec.json.encode(updated), strict=True)
+    view = as_read(views.session(session.state))
+
+    assert {
+        "type": "semantic_vad",
+        "eagerness": "low",
+        "create_response": True,
+        "interrupt_response": False,
+    } == view["audio"]["input"]["turn_detection"]
+    assert {"model": "whisper", "language": "en"} == view["audio"]["input"]["transcription"]
+    assert {"type": "near_field"} == view["audio"]["input"]["noise_reduction"]
+    assert [
+        {"type": "function", "name": "f", "description": "Find.", "parameters": {"type": "object"}}
+    ] == view["tools"]
+    assert ({"type": "function", "name": "f"}, ["text"], "auto", "disabled", 1.5) == (
+        view["tool_choice"],
+        view["output_modalities"],
+        view["tracing"],
+        view["truncation"],
+        view["audio"]["output"]["speed"],
+    )
 
 
 @pytest.mark.parametrize(

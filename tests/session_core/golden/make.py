@@ -21,7 +21,18 @@ from msgspec.structs import replace
 from session_core import commands as cmd
 from session_core import events as ev
 from session_core.audio import AudioFormat, Encoding
-from session_core.config import Limits, SessionPatch, TurnDetection, Way
+from session_core.config import (
+    CommitPolicy,
+    Limits,
+    Modality,
+    RateLimit,
+    SessionPatch,
+    Tool,
+    Transcription,
+    TurnDetection,
+    Way,
+)
+from session_core.events import ToolCall
 from session_core.items import Item, ItemType, Part, Role
 from session_core.journal import Position
 from session_core.reducer import REDUCER_VERSION
@@ -109,6 +120,13 @@ def errors() -> Scenario:
         cmd.CreateItem(Item("b", ItemType.FUNCTION_CALL, call_id="c", name="f", arguments="{}"), "root")
     )
     session.client(cmd.CreateItem(Item("c", ItemType.FUNCTION_CALL_OUTPUT, call_id="c", output="42"), "z"))
+    for command in (
+        cmd.RetrieveItem("z"),
+        cmd.DeleteItem("z"),
+        cmd.TruncateItem("z", 0, 0),
+        cmd.AppendText("z"),
+    ):
+        session.client(command)
     session.asks()
     session.client(cmd.CreateResponse())
     session.speaks("No", bytes(480))
@@ -124,7 +142,139 @@ def errors() -> Scenario:
     return session
 
 
-SCENARIOS: tuple[Callable[[], Scenario], ...] = (plain_turn, barge_in, failover, errors)
+def tools() -> Scenario:
+    """Text, two calls, text, cancelled; outputs in the wrong order; then a call that waits for its audio."""
+    session = Scenario.live(
+        Way.OPENAI,
+        config=replace(
+            CONFIG, tools=(Tool("f", "Find.", {"type": "object"}), Tool("g")), tool_choice="required"
+        ),
+        profile=replace(SMALL, supports_tools=True),
+    )
+    f, g = ToolCall("call_f", "f", '{"of": 1}'), ToolCall("call_g", "g", "{}")
+    session.asks(metadata={"k": "v"})
+    session.speaks("Let me see.", bytes(480), calls=(f, g))
+    session.speaks("It is", bytes(480))
+    session.client(cmd.AckPlayback(12))
+    session.client(cmd.CancelResponse())
+    session.client(cmd.CreateItem(Item("out_g", ItemType.FUNCTION_CALL_OUTPUT, call_id="call_g", output="2")))
+    session.client(cmd.CreateItem(Item("out_f", ItemType.FUNCTION_CALL_OUTPUT, call_id="call_f", output="1")))
+    session.client(
+        cmd.CreateItem(Item("out_h", ItemType.FUNCTION_CALL_OUTPUT, call_id="call_h"), event_id="e1")
+    )
+    session.asks()
+    session.speaks("One moment.", None, calls=(g,), last=True)
+    session.worker(ev.OutputRendered(2, 0, 0, bytes(480), last=True))
+    return session
+
+
+def text() -> Scenario:
+    """Text into the turn, a text answer, one that is cancelled, and one that speaks all the same."""
+    session = Scenario.live(
+        config=replace(CONFIG, output_modality=Modality.TEXT), profile=replace(SMALL, supports_text=True)
+    )
+    session.client(cmd.AppendText("Hel"))
+    session.client(cmd.AppendText("lo", "e1"))
+    session.client(cmd.CommitInput(respond=True))
+    session.speaks("Hel", b"")
+    session.speaks("lo", b"", last=True)
+    session.asks()
+    session.speaks("And", bytes(480))
+    session.client(cmd.BargeIn())
+    session.client(cmd.SignalTurn("user_started"))
+    session.asks(output_modality=Modality.AUDIO, instructions="Aloud.")
+    session.speaks("Yes", bytes(480), last=True)
+    session.client(cmd.UpdateSession(SessionPatch(output_modality=Modality.AUDIO)))
+    return session
+
+
+def transcription() -> Scenario:
+    """Transcripts out of order, one that fails, one of an item that is gone; silence that is answered."""
+    detection = TurnDetection(prefix_padding_ms=0, idle_timeout_ms=500)
+    session = Scenario.live(
+        config=replace(CONFIG, turn_detection=detection, transcription=Transcription("whisper", "en")),
+        profile=SMALL,
+        limits=Limits(min_commit_ms=10),
+    )
+    first, second, third = session.commits(10), session.commits(10), session.commits(10)
+    session.worker(ev.InputTranscribed(second, "there", 10))
+    session.worker(ev.InputTranscribed(first, error="Too loud."))
+    session.client(cmd.DeleteItem(third))
+    session.worker(ev.InputTranscribed(third, "gone"))
+    session.asks()
+    session.speaks("Hello?", bytes(480), last=True)
+    due_ms = session.state.playback.ends_ms + 500
+    session.now_ms = due_ms
+    session.fact(ev.DeadlinePassed(ev.DeadlineKind.SILENCE, due_ms))
+    session.worker(ev.InputTranscribed(session.state.history[-1].item_id, "", 0))
+    return session
+
+
+def heard() -> Scenario:
+    """Short speech that is listened to, long speech that is not; the heard point moves, is cut, is fixed."""
+    session = Scenario.live(
+        config=replace(
+            CONFIG,
+            turn_detection=TurnDetection(),
+            overlap_barge_in_ms=20,
+            playback_commit_policy=CommitPolicy.ACK_ONLY,
+        ),
+        profile=SMALL,
+    )
+    session.asks()
+    for word in ("One", " two", " three", " four"):
+        session.speaks(word, bytes(480))
+    session.audio(1_920)
+    session.worker(ev.SpeechStarted(0))
+    session.speaks(" five", bytes(480))
+    session.worker(ev.SpeechStopped(240))
+    session.worker(ev.SpeechStarted(480))
+    session.speaks(" six", bytes(480))
+    session.client(cmd.AckPlayback(15, 12))
+    session.speaks(" seven", bytes(480))
+    session.speaks(" eight", bytes(480))
+    item_id = session.state.playback.item_id
+    session.client(cmd.AckPlayback(25))
+    session.client(cmd.RetrieveItem(item_id))
+    session.client(cmd.TruncateItem(item_id, 0, 35))
+    session.client(cmd.TruncateItem(item_id, 0, 3_500, "e1"))
+    session.client(cmd.AckPlayback(60))
+    session.client(cmd.RetrieveItem(item_id))
+    session.client(cmd.ClearOutput())
+    return session
+
+
+def side_responses() -> Scenario:
+    """Two responses beside the default one: one is cancelled, one ends; the limits count all."""
+    limits = Limits(
+        max_side_responses=2, rate_limits=(RateLimit("requests", 4), RateLimit("tokens", 100, 30))
+    )
+    session = Scenario.live(profile=SMALL, limits=limits)
+    first = session.asks(outside=True, metadata={"k": "v"}, output_modality=Modality.TEXT)
+    session.asks()
+    second = session.asks(outside=True, input=(Item("a", role=Role.USER),))
+    session.client(cmd.CreateResponse(cmd.ResponseOptions(outside=True), "e1"))
+    session.worker(ev.SideOutput(first, "Hm", tokens=3, last=False))
+    session.speaks("Hello", bytes(480), last=True)
+    session.client(cmd.CancelResponse(first))
+    session.asks(outside=True)
+    session.client(cmd.CreateResponse(event_id="e2"))
+    session.worker(ev.SideOutput(second, "Ha", bytes(480), (ToolCall("c", "f", "{}"),), tokens=5))
+    session.client(cmd.CloseSession())
+    return session
+
+
+SCENARIOS: tuple[Callable[[], Scenario], ...] = (
+    plain_turn,
+    barge_in,
+    failover,
+    errors,
+    tools,
+    text,
+    transcription,
+    heard,
+    side_responses,
+)
 
 
 def dump(entries: Entries) -> str:
