@@ -73,8 +73,13 @@ class Fleet:
         load = {worker.worker_id: len(await self._store.held(worker.worker_id)) for worker in candidates}
         candidates.sort(key=lambda worker: load[worker.worker_id] / max(1, worker.capacity))
         for worker in candidates:
-            if await self._store.hold(worker.worker_id, member, worker.capacity):
+            if not await self._store.hold(worker.worker_id, member, worker.capacity):
+                continue
+            # What was known of it may be old: a slot taken after its burial is one that no reaper looks at.
+            await self.refresh(0)
+            if any(known.worker_id == worker.worker_id for known in self.workers):
                 return worker
+            await self._store.release(worker.worker_id, member)
         return None
 
     def name_model(self, name: str, current: str, way: Way) -> str:
