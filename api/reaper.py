@@ -113,8 +113,7 @@ class Reaper:
         async with asyncio.TaskGroup() as tasks:
             for member in members:
                 tasks.create_task(self._inherit(process.id, role, member))
-        if not await self._store.held(process.id):
-            await self._store.forget_process(process.id)
+        if await self._store.forget_process(process.id):
             _log.info("process.forgotten", process=process.id, role=role, members=len(members))
 
     async def _inherit(self, process_id: str, role: ProcessRole | None, member: str) -> None:

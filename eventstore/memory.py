@@ -270,11 +270,13 @@ class MemoryEventStore(EventStore):
             for name, beat in sorted(self.server.heartbeats.items())
         ]
 
-    async def forget_process(self, process_id: str) -> None:
+    async def forget_process(self, process_id: str) -> bool:
         self._check_process(process_id)
+        if self.server.slots.get(process_id):
+            return False
         self.server.heartbeats.pop(process_id, None)
-        self.server.slots.pop(process_id, None)
         self.server.hint(process_id)
+        return True
 
     async def hold(self, process_id: str, member: str, capacity: int | None) -> bool:
         self._check_process(process_id)

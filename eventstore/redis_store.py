@@ -59,6 +59,13 @@ redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now[1] * 1000 + math.
 redis.call('PUBLISH', KEYS[2], '')
 return 1
 """
+_FORGET = b"""
+if redis.call('HLEN', KEYS[1]) > 0 then return 0 end
+redis.call('HDEL', KEYS[2], ARGV[1])
+redis.call('DEL', KEYS[3])
+redis.call('PUBLISH', KEYS[4], '')
+return 1
+"""
 _FIELD = b"d"
 _TIME = pack(b"TIME")
 
@@ -355,13 +362,11 @@ class RedisEventStore(EventStore):
         alive = await self._calls.ask(*[pack(b"EXISTS", process_keys(name).beat) for name, _ in known])
         return [Process(name, info, bool(beats)) for (name, info), beats in zip(known, alive, strict=True)]
 
-    async def forget_process(self, process_id: str) -> None:
+    async def forget_process(self, process_id: str) -> bool:
         keys = process_keys(process_id)
-        await self._calls.ask(
-            pack(b"HDEL", PROCESS_INFO, process_id.encode()),
-            pack(b"DEL", keys.beat, keys.slots),
-            pack(b"PUBLISH", keys.hint, b""),
-        )
+        names = (keys.slots, PROCESS_INFO, keys.beat, keys.hint)
+        [forgotten] = await self._calls.ask(pack(b"EVAL", _FORGET, b"4", *names, process_id.encode()))
+        return bool(forgotten)
 
     async def hold(self, process_id: str, member: str, capacity: int | None) -> bool:
         keys = process_keys(process_id)

@@ -181,9 +181,12 @@ class EventStore(ABC):
         """
 
     @abstractmethod
-    async def forget_process(self, process_id: str) -> None:
+    async def forget_process(self, process_id: str) -> bool:
         """
-        Remove a process, its heartbeat and its slots.
+        Remove a process and its heartbeat, unless one of its slots is held: somebody has to see to that one first.
+
+        Returns:
+            Whether it is forgotten.
         """
 
     @abstractmethod

@@ -71,8 +71,19 @@ async def test_a_process_lives_as_long_as_its_heartbeat(backend: Backend) -> Non
         assert expected == await store.processes()
         await store.beat("worker-2", b"back", 60_000)
         assert ("worker-2", b"back", True) == (await store.processes())[1]
-        await store.forget_process("worker-2")
+
+
+async def test_a_process_is_forgotten_only_without_slots(scripting: Backend) -> None:
+    """A slot that was taken on a dead process meanwhile keeps it listed, so that somebody sees to the slot."""
+    async with scripting.store() as store:
+        await store.beat("worker-1", b"", 60_000)
+        await store.hold("worker-1", "a:1", None)
+
+        assert not await store.forget_process("worker-1")
         assert ["worker-1"] == [process.id for process in await store.processes()]
+        await store.release("worker-1", "a:1")
+        assert await store.forget_process("worker-1")
+        assert [] == await store.processes()
 
 
 async def test_slots_are_members_up_to_a_capacity(scripting: Backend) -> None:
