@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
-from gpu_worker.input_audio import InputAudio
+from gpu_worker.input_audio import InputAudio, InputReader
 from gpu_worker.plugin import Context, Pcm, UnitRecord
 from session_core import changes as ch
 from session_core.events import ModelUnitCompleted
@@ -37,12 +37,22 @@ class ContextLedger:
         self._window_samples = window_samples
         self._units: deque[UnitRecord] = deque(maxlen=window_units)
         self._input: InputAudio | None = None
+        self._reader: InputReader | None = None
+        """Reads for the units, and holds the window."""
         self._consumed = 0
         self._holes: deque[tuple[int, int]] = deque()
         """Ranges of the input that were dropped before a unit took them; a context holds silence there."""
         self._to_render: dict[int, ModelUnitCompleted] = {}
         self.last_epoch = 0
         """Epoch of the last unit; 0 before the first."""
+
+    @property
+    def input(self) -> InputAudio:
+        """
+        The session's input. Whoever needs more of it than the units do holds a reader.
+        """
+        assert self._input is not None, "the session is not opened"
+        return self._input
 
     def take(self, changes: Iterable[ch.Change], state: State) -> None:
         """
@@ -51,7 +61,7 @@ class ContextLedger:
         for change in changes:
             match change:
                 case ch.AudioReceived():
-                    self._audio(state).take(change.audio)
+                    self.input.take(change.audio)
                 case ch.UnitTaken():
                     self._take_unit(change)
                 case ch.ResponseEnded():
@@ -73,7 +83,7 @@ class ContextLedger:
         first = max(0, self._consumed - self._window_samples)
         pcm: Pcm = np.zeros(0, np.float32)
         if first < self._consumed:
-            pcm = self._audio(state).read(first, self._consumed - first).copy()
+            pcm = self._read(first, self._consumed - first).copy()
         for start, end in self._holes:
             pcm[max(0, start - first) : max(0, end - first)] = 0
         pinned = state.pinned
@@ -90,7 +100,7 @@ class ContextLedger:
         self._units = deque(maxlen=0)
         self._forget()
 
-    def unit_input(self, plan: UnitPlan, state: State) -> Pcm:
+    def unit_input(self, plan: UnitPlan) -> Pcm:
         """
         Give float32 [unit_samples]: the input that the plan names, then silence. Not to be written to.
 
@@ -99,7 +109,7 @@ class ContextLedger:
         """
         if not plan.input_samples:
             return np.zeros(plan.silence_samples, np.float32)
-        pcm = self._audio(state).read(plan.first_sample, plan.input_samples)
+        pcm = self._read(plan.first_sample, plan.input_samples)
         if plan.silence_samples:
             pcm = np.concatenate((pcm, np.zeros(plan.silence_samples, np.float32)))
         return pcm
@@ -126,8 +136,8 @@ class ContextLedger:
 
     def _forget(self) -> None:
         first = self._consumed - self._window_samples
-        if self._input is not None and first > 0:
-            self._input.forget(first)
+        if self._reader is not None and first > 0:
+            self._reader.forget(first)
         while self._holes and self._holes[0][1] <= first:
             self._holes.popleft()
 
@@ -135,11 +145,10 @@ class ContextLedger:
         audio_format, rate_hz = state.config.input_format, state.pinned.profile.input_sample_rate_hz
         if self._input is None:
             self._input = InputAudio(rate_hz, audio_format)
+            self._reader = self._input.reader()
         elif audio_format != self._input.format:
             self._input.switch(audio_format, state.input.received_samples(rate_hz))
 
-    def _audio(self, state: State) -> InputAudio:
-        if self._input is None:
-            self._configure(state)
-        assert self._input is not None
-        return self._input
+    def _read(self, first: int, count: int) -> Pcm:
+        assert self._reader is not None
+        return self._reader.read(first, count)

@@ -1,9 +1,12 @@
 """
 What can go wrong in a worker, by who is at fault.
 
-WorkerError ├── AudioFormatError    the journal holds audio that does not fit its format (us: the gateway
-should have refused it) ├── ModelError          the model cannot go on with one session (the model; others go
-on) └── UnknownModel        the operator asked for a model that is not installed
+WorkerError
+├── AudioFormatError      the journal holds audio that does not fit its format (us: the gateway should have
+│                         refused it)
+├── ModelError            the model cannot go on with one session (the model; others go on)
+├── TranscriptionFailed   one utterance has no transcript (the transcriber; everything else goes on)
+└── UnknownModel          the operator asked for a model that is not installed
 """
 
 from __future__ import annotations
@@ -38,6 +41,19 @@ class ModelError(WorkerError):
     The model cannot open a session or go on with it; other sessions are not touched.
 
     `reason` is for operators: it is journaled, and never told to clients.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class TranscriptionFailed(WorkerError):
+    """
+    One utterance has no transcript; `reason` is for operators.
     """
 
     def __init__(self, reason: str) -> None:

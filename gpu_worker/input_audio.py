@@ -122,7 +122,7 @@ class _Reading:
 
 class InputAudio:
     """
-    The input of one session, from the first byte; holds what may still be read and decodes it when it is.
+    The input of one session, from the first byte: what its readers may still read, as the client sent it.
 
     Args:
         rate_hz: the model's rate, that of all samples here but where it says otherwise.
@@ -130,32 +130,87 @@ class InputAudio:
     """
 
     def __init__(self, rate_hz: int, audio_format: AudioFormat) -> None:
-        self._rate_hz = rate_hz
-        self._segments = deque([_Segment(audio_format, 0, rate_hz)])
-        self._reading: _Reading | None = None
-        self._ahead: Pcm = np.zeros(0, np.float32)
-        """Decoded and not yet read; begins at `_at`."""
-        self._at = 0
+        self.rate_hz = rate_hz
+        self.segments = deque([_Segment(audio_format, 0, rate_hz)])
+        self.forgotten = 0
+        """Samples before this one cannot be read any more."""
+        self._readers: list[InputReader] = []
 
     @property
     def format(self) -> AudioFormat:
         """
         The client's format in force.
         """
-        return self._segments[-1].format
+        return self.segments[-1].format
 
     def take(self, data: bytes) -> None:
         """
         Take the next bytes: whole samples in the format in force.
         """
-        self._segments[-1].take(data)
+        self.segments[-1].take(data)
 
     def switch(self, audio_format: AudioFormat, first_sample: int) -> None:
         """
         Put another format in force for what comes from sample `first_sample` on.
         """
-        self._segments.append(_Segment(audio_format, first_sample, self._rate_hz))
-        self._ahead = self._ahead[: max(0, first_sample - self._at)]
+        self.segments.append(_Segment(audio_format, first_sample, self.rate_hz))
+
+    def reader(self, first: int = 0) -> InputReader:
+        """
+        Give one more reader; all input from `first` on, as far as it is still there, is held for it.
+        """
+        reader = InputReader(self, max(first, self.forgotten))
+        self._readers.append(reader)
+        return reader
+
+    def drop_reader(self, reader: InputReader) -> None:
+        """
+        Hold nothing more for a reader.
+        """
+        self._readers.remove(reader)
+        self.forget()
+
+    def forget(self) -> None:
+        """
+        Give up what no reader needs.
+        """
+        before = min((reader.needs_from for reader in self._readers), default=self.forgotten)
+        if before <= self.forgotten:
+            return
+        self.forgotten = before
+        segments = self.segments
+        while len(segments) > 1 and segments[1].first_sample <= before:
+            segments.popleft()
+        segment = segments[0]
+        source_hz = segment.format.sample_rate_hz
+        first = (before - segment.first_sample - segment.shift) * source_hz // self.rate_hz
+        segment.drop_before(first - source_hz * _MARGIN_MS // 1000)
+
+    def following(self, segment: _Segment) -> _Segment | None:
+        """
+        Give the segment after one; one that is forgotten stands before all that are held.
+        """
+        segments = list(self.segments)
+        after = segments.index(segment) + 1 if segment in segments else 0
+        return segments[after] if after < len(segments) else None
+
+
+class InputReader:
+    """
+    One who reads a session's input in order; from `InputAudio.reader` until `close`.
+
+    Attributes:
+        needs_from: samples before this one are not held for this reader.
+    """
+
+    def __init__(self, audio: InputAudio, first: int) -> None:
+        self.needs_from = first
+        self._audio = audio
+        self._reading: _Reading | None = None
+        self._ahead: Pcm = np.zeros(0, np.float32)
+        """Decoded and not yet read; begins at `_at`."""
+        self._at = 0
+        self._newest = audio.segments[-1]
 
     def read(self, first: int, count: int) -> Pcm:
         """
@@ -170,6 +225,7 @@ class InputAudio:
             AudioFormatError: the bytes are no audio in their format.
             LookupError: they were never received, or are forgotten.
         """
+        self._cut_at_switch()
         if first != self._at or self._reading is None:
             self._seek(first)
         ahead = self._ahead
@@ -186,22 +242,37 @@ class InputAudio:
 
     def forget(self, before: int) -> None:
         """
-        Give up samples before `before`, and the bytes that nothing after it needs.
+        Need no sample before `before` any more.
         """
-        segments = self._segments
-        while len(segments) > 1 and segments[1].first_sample <= before:
-            segments.popleft()
-        segment = segments[0]
-        source_hz = segment.format.sample_rate_hz
-        first = (before - segment.first_sample - segment.shift) * source_hz // self._rate_hz
-        segment.drop_before(first - source_hz * _MARGIN_MS // 1000)
+        if before > self.needs_from:
+            self.needs_from = before
+            self._audio.forget()
+
+    def close(self) -> None:
+        """
+        Read no more.
+        """
+        self._audio.drop_reader(self)
+
+    def _cut_at_switch(self) -> None:
+        """
+        Drop what was decoded ahead beyond the place where another format came into force since.
+        """
+        newest = self._audio.segments[-1]
+        if newest is self._newest:
+            return
+        self._newest = newest
+        following = None if self._reading is None else self._audio.following(self._reading.segment)
+        if following is not None:
+            self._ahead = self._ahead[: max(0, following.first_sample - self._at)]
 
     def _seek(self, first: int) -> None:
-        segment = self._segments[0]
-        for candidate in self._segments:
+        segments = self._audio.segments
+        segment = segments[0]
+        for candidate in segments:
             if candidate.first_sample <= first:
                 segment = candidate
-        self._reading = _Reading(segment, first, self._rate_hz)
+        self._reading = _Reading(segment, first, self._audio.rate_hz)
         self._ahead = np.zeros(0, np.float32)
         self._at = first
 
@@ -210,19 +281,11 @@ class InputAudio:
         Decode one chunk further; `at` is the number of the first sample that it gives.
         """
         assert self._reading is not None
-        following = self._following(self._reading.segment)
+        following = self._audio.following(self._reading.segment)
         if following is not None and at >= following.first_sample:
-            self._reading = _Reading(following, following.first_sample, self._rate_hz)
-            following = self._following(following)
+            self._reading = _Reading(following, following.first_sample, self._audio.rate_hz)
+            following = self._audio.following(following)
         piece = self._reading.next()
         if piece is None:
             raise LookupError(f"input sample {at} was not received")
         return piece if following is None else piece[: following.first_sample - at]
-
-    def _following(self, segment: _Segment) -> _Segment | None:
-        """
-        Give the segment after one; one that is forgotten stands before all that are held.
-        """
-        segments = list(self._segments)
-        after = segments.index(segment) + 1 if segment in segments else 0
-        return segments[after] if after < len(segments) else None

@@ -6,6 +6,10 @@ when to begin, and stops when it is talked over. What it says is the input, samp
 load generator can check every sample that comes back. All that it decides by is in `_Control`, which each
 unit records; so another owner goes on from any unit exactly.
 
+Where the client has turn detection, that decides for it: it speaks when it is asked, and stops when it is
+interrupted. Asked after a text, it echoes that, in tones where it is to be heard, or makes the function calls
+that the text dictates (`loopback_script`).
+
 `loopback_parts` is the same model with its audio rendered later, in two parts of 40 ms: a test double for
 models whose renderer is a stage of its own.
 """
@@ -20,19 +24,21 @@ import msgspec
 import numpy as np
 
 from gpu_worker.errors import ModelError
-from gpu_worker.hearing import HearingSettings, HearingState, SpeechDetector
+from gpu_worker.hearing import Edge, HearingSettings, HearingState, SpeechDetector
+from gpu_worker.loopback_script import Line, answer, voice, voice_samples
 from gpu_worker.plugin import (
     Context,
     ModelPlugin,
     ModelSession,
     Pcm,
     RenderedPart,
-    SpeechEdge,
+    SidePiece,
+    SideRequest,
     Spoken,
     UnitInput,
     UnitOutput,
 )
-from session_core.config import ModelProfile
+from session_core.config import Modality, ModelProfile
 from session_core.events import Decision, ModelUnitCompleted
 from session_core.units import UnitPlan
 
@@ -45,6 +51,8 @@ PAD_SAMPLES = RATE_HZ // 10
 """Said before the onset and after the end: words begin and fade softly."""
 LEAST_SAMPLES = 60 * RATE_HZ // 1000
 """What is shorter is no utterance."""
+_PIECE_CHARACTERS = 16
+"""Text of a response outside the conversation that is given at once."""
 _RECENT_SAMPLES = RATE_HZ
 """How far back an edge may lie when it becomes certain, with the pad."""
 
@@ -79,7 +87,9 @@ class _Control(msgspec.Struct, frozen=True, array_like=True):
         saying: what is still to be said of the speech being said; None while it only listens.
         began: where the speech began that is being said, or was said last.
         said_until: input before this is said, or begun to be said, and is not said again.
-        said: what the unit said.
+        said: what the unit said of the input.
+        lines: what is still to be said that is no speech of the user's.
+        line_samples: how much of the first line was said in tones.
     """
 
     hearing: HearingState = HearingState(_HEARING)
@@ -92,7 +102,11 @@ class _Control(msgspec.Struct, frozen=True, array_like=True):
     began: int = 0
     said_until: int = 0
     said: Range | None = None
+    lines: tuple[Line, ...] = ()
+    line_samples: int = 0
 
+
+_NO_AUDIO: Pcm = np.zeros(0, np.float32)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Control)
@@ -172,25 +186,25 @@ class LoopbackSession(ModelSession):
         self._saying = control.saying
         self._began = control.began
         self._said_until = control.said_until
+        self._lines = control.lines
+        self._line_samples = control.line_samples
 
     async def step(self, unit: UnitInput) -> UnitOutput:
         """
         Hear a unit, decide, and say the next 80 ms of what is to be said.
         """
         if unit.interrupted:
-            self._saying = None
-        edges = self._hear(unit.plan, unit.pcm)
-        for edge in edges:
+            self._stop()
+        hears_itself = unit.config.turn_detection is None
+        for edge in self._hear(unit.plan, unit.pcm):
+            if edge.kind == "started" and hears_itself:
+                self._stop()
             self._mark(edge)
         self._bound()
-        text = self._decide(unit.plan)
-        said = self._say()
-        codes = _encoder.encode(self._control(said))
-        if said is None:
-            output = UnitOutput(Decision.LISTEN, codes=codes, edges=edges)
-        else:
-            decision = Decision.SPEAK if self._saying else Decision.TURN_END
-            output = UnitOutput(decision, codes=codes, text=text, audio=self._voice(said), edges=edges)
+        if unit.plan.late:
+            return UnitOutput(Decision.LISTEN, codes=_encoder.encode(self._control(None)))
+        text = self._decide(unit, hears_itself=hears_itself)
+        output = self._say_line(_modality(unit)) if self._lines else self._say_speech(text, _modality(unit))
         self._tape.forget(self._oldest())
         return output
 
@@ -198,6 +212,9 @@ class LoopbackSession(ModelSession):
         """
         Tell what was said of the speech that is being said.
         """
+        if self._lines:
+            said, text = self._line_samples, self._lines[0].text
+            return Spoken(said, voice(text, max(0, said - samples), said, RATE_HZ)) if said else None
         if self._saying is None:
             return None
         said_until = self._saying[0]
@@ -225,7 +242,10 @@ class LoopbackSession(ModelSession):
             starts.append(self._open_from)
         return min(starts)
 
-    def _hear(self, plan: UnitPlan, pcm: Pcm) -> tuple[SpeechEdge, ...]:
+    def _stop(self) -> None:
+        self._saying, self._lines, self._line_samples = None, (), 0
+
+    def _hear(self, plan: UnitPlan, pcm: Pcm) -> list[Edge]:
         first, end = plan.first_sample, plan.first_sample + plan.input_samples
         if first != self._consumed:
             self._splices.append(_Splice(self._heard, first))
@@ -237,7 +257,7 @@ class LoopbackSession(ModelSession):
         while len(self._splices) > 1 and self._splices[1].heard <= self._heard - _RECENT_SAMPLES:
             del self._splices[0]
         edges = self._detector.feed(pcm)
-        return tuple(SpeechEdge(edge.kind, self._input_sample(edge.sample)) for edge in edges)
+        return [Edge(edge.kind, self._input_sample(edge.sample)) for edge in edges]
 
     def _input_sample(self, heard: int) -> int:
         """
@@ -250,9 +270,8 @@ class LoopbackSession(ModelSession):
             limit = splice.input
         return self._splices[0].input
 
-    def _mark(self, edge: SpeechEdge) -> None:
+    def _mark(self, edge: Edge) -> None:
         if edge.kind == "started":
-            self._saying = None
             self._open_from = max(edge.sample - PAD_SAMPLES, self._said_until, 0)
             return
         if self._open_from is not None and edge.sample - self._open_from >= LEAST_SAMPLES:
@@ -271,18 +290,24 @@ class LoopbackSession(ModelSession):
         if self._open_from is not None:
             self._open_from = max(self._open_from, oldest)
 
-    def _decide(self, plan: UnitPlan) -> str:
+    def _decide(self, unit: UnitInput, *, hears_itself: bool) -> str:
         """
-        Begin to say something, if there is something and it may; give the transcript of what begins.
+        Begin to say something, if there is something and it may; give the transcript of speech that begins.
         """
+        plan = unit.plan
         if not plan.may_speak:
-            self._saying = None
+            self._stop()
             return ""
-        if self._saying is not None:
+        if self._saying is not None or self._lines:
             return ""
         if plan.answers is not None:
+            assert unit.response is not None
+            self._lines = answer(unit.response, unit.history, unit.config)
+            if self._lines:
+                self._drop_speech()
+                return ""
             self._close_open_speech()
-        elif self._detector.speaking:
+        elif self._detector.speaking or not hears_itself:
             return ""
         if self._pending is None:
             return ""
@@ -290,6 +315,14 @@ class LoopbackSession(ModelSession):
         start, end = self._saying
         self._began, self._said_until = start, end
         return f"[echo of {(end - start) / RATE_HZ:.1f} s of speech]"
+
+    def _drop_speech(self) -> None:
+        """
+        What was heard so far is answered by something else.
+        """
+        self._pending, self._said_until = None, self._consumed
+        if self._open_from is not None:
+            self._open_from = self._consumed
 
     def _close_open_speech(self) -> None:
         """
@@ -306,13 +339,42 @@ class LoopbackSession(ModelSession):
             self._pending = (start, end)
             self._open_from = end
 
-    def _say(self) -> Range | None:
+    def _say_speech(self, text: str, modality: Modality) -> UnitOutput:
+        """
+        Say the next 80 ms of the user's speech; in text the transcript is all there is to say.
+        """
         if self._saying is None:
-            return None
+            return UnitOutput(Decision.LISTEN, codes=_encoder.encode(self._control(None)))
         start, end = self._saying
+        if modality is Modality.TEXT:
+            self._saying = None
+            codes = _encoder.encode(self._control(None))
+            return UnitOutput(Decision.TURN_END, codes=codes, text=text, audio=_NO_AUDIO)
         stop = min(start + UNIT_SAMPLES, end)
         self._saying = (stop, end) if stop < end else None
-        return start, stop
+        codes = _encoder.encode(self._control((start, stop)))
+        decision = Decision.SPEAK if self._saying else Decision.TURN_END
+        return UnitOutput(decision, codes=codes, text=text, audio=self._voice((start, stop)))
+
+    def _say_line(self, modality: Modality) -> UnitOutput:
+        """
+        Say a whole line as text, or its next 80 ms in tones; its calls come with the end of it.
+        """
+        line, start = self._lines[0], self._line_samples
+        total = voice_samples(line.text, RATE_HZ) if modality is Modality.AUDIO else 0
+        stop = min(start + UNIT_SAMPLES, total)
+        text, audio, calls = line.text, _NO_AUDIO, line.calls
+        if total:
+            text = text[-(-len(text) * start // total) : -(-len(text) * stop // total)]
+            audio = voice(line.text, start, stop, RATE_HZ)
+        self._line_samples = stop
+        if stop < total:
+            calls = ()
+        else:
+            self._lines, self._line_samples = self._lines[1:], 0
+        decision = Decision.SPEAK if self._lines else Decision.TURN_END
+        codes = _encoder.encode(self._control(None))
+        return UnitOutput(decision, codes=codes, text=text, audio=audio, calls=calls)
 
     def _control(self, said: Range | None) -> _Control:
         return _Control(
@@ -326,7 +388,13 @@ class LoopbackSession(ModelSession):
             self._began,
             self._said_until,
             said,
+            self._lines,
+            self._line_samples,
         )
+
+
+def _modality(unit: UnitInput) -> Modality:
+    return unit.config.output_modality if unit.response is None else unit.response.modality
 
 
 class LoopbackPartsSession(LoopbackSession):
@@ -369,7 +437,8 @@ class LoopbackPlugin(ModelPlugin):
         unit_samples=UNIT_SAMPLES,
         silence_grace_ms=200,
         max_silent_units=75,
-        reports_speech=True,
+        supports_text=True,
+        supports_tools=True,
     )
     window_units = 1
     window_samples = LONGEST_SAMPLES + RATE_HZ
@@ -383,6 +452,20 @@ class LoopbackPlugin(ModelPlugin):
         Go on after the context's last unit.
         """
         return LoopbackSession(context)
+
+    async def respond(self, request: SideRequest) -> AsyncGenerator[SidePiece, None]:
+        """
+        Answer as in a conversation, a few words at a time; what was said already is not said again.
+        """
+        lines = answer(request.response, request.items, request.config)
+        text = " ".join(line.text for line in lines if line.text)
+        calls = tuple(call for line in lines for call in line.calls)
+        total = voice_samples(text, RATE_HZ)
+        for start in range(len(request.said), len(text), _PIECE_CHARACTERS):
+            end = min(start + _PIECE_CHARACTERS, len(text))
+            audio = voice(text, total * start // len(text), total * end // len(text), RATE_HZ)
+            yield SidePiece(text[start:end], audio, last=False)
+        yield SidePiece(calls=calls)
 
 
 class LoopbackPartsPlugin(LoopbackPlugin):

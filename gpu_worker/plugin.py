@@ -16,25 +16,17 @@ is one piece of the answer, and only the first one carries input.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from gpu_worker.audio import Pcm as Pcm
 from session_core.config import ModelProfile, SessionConfig
-from session_core.events import Decision, ModelUnitCompleted
+from session_core.events import Decision, ModelUnitCompleted, ToolCall
 from session_core.items import Item
 from session_core.state import Response
 from session_core.units import UnitPlan
-
-
-class SpeechEdge(NamedTuple):
-    """
-    Where the user's speech starts or stops, as the model hears it; `sample` counts the session's input.
-    """
-
-    kind: Literal["started", "stopped"]
-    sample: int
 
 
 class UnitRecord(NamedTuple):
@@ -78,7 +70,7 @@ class UnitInput(NamedTuple):
     history: tuple[Item, ...]
     config: SessionConfig
     response: Response | None
-    """The response in progress, with the client's wishes for it."""
+    """The response in progress, with the client's wishes for it in `options`."""
 
 
 class UnitOutput(NamedTuple):
@@ -91,7 +83,8 @@ class UnitOutput(NamedTuple):
     text: str = ""
     audio: Pcm | None = None
     """Output of this unit; None with a decision to speak: `ModelSession.render` gives it in parts."""
-    edges: tuple[SpeechEdge, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+    """Function calls, after what the unit says."""
 
 
 class RenderedPart(NamedTuple):
@@ -108,6 +101,35 @@ class Spoken(NamedTuple):
 
     samples: int
     tail: Pcm
+
+
+class SideRequest(NamedTuple):
+    """
+    A response outside the conversation: asked for beside it, from items of its own or from the history.
+    """
+
+    session_id: str
+    response: Response
+    """With the client's wishes for it in `options`."""
+    items: tuple[Item, ...]
+    """What it answers to, oldest first."""
+    config: SessionConfig
+    said: str
+    """What a lost worker said of it already: the model gives what follows. Empty for one that begins."""
+
+
+class SidePiece(NamedTuple):
+    """
+    A piece of a response outside the conversation. `last`: with it the response is whole.
+    """
+
+    text: str = ""
+    audio: Pcm | None = None
+    """At the model's rate; not asked for where the response is to be text."""
+    calls: tuple[ToolCall, ...] = ()
+    """Only with the last piece."""
+    tokens: int = 0
+    last: bool = True
 
 
 class ModelSession(ABC):
@@ -158,8 +180,18 @@ class ModelPlugin(ABC):
     window_samples: int = 0
     """How much of the last input a context needs, in samples at the model's rate."""
 
+    @property
+    def capacity(self) -> int | None:
+        """Sessions that there is room for, once the model is loaded; None: as many as the operator says."""
+        return None
+
     async def start(self) -> None:  # noqa: B027 - most models load when they are made
         """Load; the worker claims no session before this returns."""
+
+    async def failed(self) -> str:
+        """Wait until the model can serve nobody any more, and tell why: the worker leaves. Most never do."""
+        await asyncio.Event().wait()
+        return ""
 
     @abstractmethod
     async def open(self, context: Context) -> ModelSession:
@@ -168,6 +200,17 @@ class ModelPlugin(ABC):
         Raises:
             ModelError: this session cannot be served here.
         """
+
+    def respond(self, request: SideRequest) -> AsyncGenerator[SidePiece, None]:
+        """
+        Give a response outside the conversation; it leaves no trace in any model session.
+
+        Several run at once, beside everything else. The generator is closed early where the client cancels.
+
+        Raises:
+            ModelError: this response fails, and nothing else.
+        """
+        raise NotImplementedError(f"{type(self).__name__} gives no responses outside a conversation")
 
     async def aclose(self) -> None:  # noqa: B027 - the process's end unloads most models
         """Unload; every model session is closed before."""

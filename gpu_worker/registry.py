@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 
+from gpu_worker.causal_lm import causal_lm
 from gpu_worker.errors import UnknownModel
+from gpu_worker.frames_lm import frames_lm
 from gpu_worker.loopback import LoopbackPartsPlugin, LoopbackPlugin
 from gpu_worker.plugin import ModelPlugin, PluginFactory
 
@@ -16,6 +18,8 @@ ENTRY_POINT_GROUP = "duplex.models"
 """A package announces its model here: name = "package.module:factory"."""
 
 _BUILT_IN: Mapping[str, PluginFactory] = {
+    "causal_lm": causal_lm,
+    "frames_lm": frames_lm,
     "loopback": LoopbackPlugin,
     "loopback_parts": LoopbackPartsPlugin,
 }

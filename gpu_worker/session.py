@@ -1,115 +1,87 @@
 """
-One session in this worker: follows its journal, feeds the model unit by unit, and appends what came out.
+One session in this worker, from the hold on its slot to the end of this worker generation.
 
-Three tasks share one fold. `follow` reads and folds; `units` works on the next unit when the fold says that
-there is one, and waits until the fold has taken its outcome before it looks again; `render` gives the audio
-that units left for later. Nothing that this worker appends counts before it is read back, so what another
-owner wrote first has always been seen.
+Its tasks share one fold (`SessionLog`): one folds, one works on units, one renders what units left for later;
+turn detection, transcription and responses outside the conversation have tasks while the fold says that they
+are due.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing, suppress
-from enum import Enum
+from typing import NamedTuple
 
 import structlog
 
 from eventstore.errors import CursorLost, StoreClosed, UnknownSession
-from eventstore.follow import Follower
 from eventstore.store import EventStore
-from gpu_worker.audio import samples_within
 from gpu_worker.context import ContextLedger
-from gpu_worker.errors import ModelError, WorkerError
-from gpu_worker.output_audio import TAIL_S, OutputAudio
-from gpu_worker.plugin import ModelPlugin, ModelSession, UnitInput, UnitOutput
-from gpu_worker.pulse import Pulse
+from gpu_worker.due import DueTasks
+from gpu_worker.errors import WorkerError
+from gpu_worker.item_audio import ItemAudio
+from gpu_worker.listening import Listener
+from gpu_worker.plugin import ModelPlugin, ModelSession
+from gpu_worker.rendering import Rendering
+from gpu_worker.session_log import SessionLog, Standing
 from gpu_worker.settings import WorkerSettings
-from session_core.audio import AudioFormat
-from session_core.events import (
-    AssignmentDeclined,
-    Decision,
-    ModelFailed,
-    ModelUnitCompleted,
-    OutputRendered,
-    SpeechStarted,
-    SpeechStopped,
-)
-from session_core.journal import Body, Role, Stamp, encode_entry
-from session_core.reducer import REDUCER_VERSION, reduce_bytes
-from session_core.state import Phase, Render, State
-from session_core.units import UnitPlan, next_unit, silence_due_ms
+from gpu_worker.side import SideResponses
+from gpu_worker.transcription import TranscriptionStage
+from gpu_worker.transcripts import Transcripts
+from gpu_worker.turn_audio import TurnAudio
+from gpu_worker.turns.service import TurnDetectionService
+from gpu_worker.unit_work import UnitWork
+from session_core.events import AssignmentDeclined, ModelFailed
+from session_core.reducer import REDUCER_VERSION
 
-_QUIET_RETRY_S = 0.25
-"""How soon a unit that only waits for the store to answer is looked at again."""
+_LISTENING = ("turns",)
 
 
-class Standing(Enum):
+class Stages(NamedTuple):
     """
-    How a session's log stands to one worker's generation. WAITING: not assigned yet.
+    What all sessions of a worker share.
     """
 
-    WAITING = "waiting"
-    OURS = "ours"
-    OVER = "over"
-
-
-def standing(state: State, worker_id: str, generation: int) -> Standing:
-    """
-    Tell whether the session is this worker's, by the log alone.
-    """
-    hold = state.worker
-    if state.phase is Phase.ENDED or hold.generation > generation:
-        return Standing.OVER
-    if hold.generation < generation:
-        return Standing.WAITING
-    return Standing.OURS if hold.worker == worker_id else Standing.OVER
+    plugin: ModelPlugin
+    turns: TurnDetectionService
+    transcription: TranscriptionStage
+    opening: asyncio.Semaphore
+    """Bounds how many contexts are built at once."""
 
 
 class SessionRunner:
     """
-    Serves one session as one worker generation; lives from the hold on its slot to that generation's end.
+    Serves one session as one worker generation.
 
     Args:
         store: where the journal lies.
-        plugin: the loaded model.
-        opening: bounds how many contexts are built at once in this worker.
+        stages: the loaded model, and what stands around it.
         held_since_ms: when the slot was taken, in store time.
     """
 
     def __init__(
         self,
         store: EventStore,
-        plugin: ModelPlugin,
+        stages: Stages,
         settings: WorkerSettings,
         *,
         session_id: str,
         generation: int,
         held_since_ms: int,
-        opening: asyncio.Semaphore,
     ) -> None:
-        self._store = store
-        self._plugin = plugin
+        plugin = stages.plugin
+        self._stages = stages
         self._settings = settings
-        self._session_id = session_id
-        self._generation = generation
         self._held_since_ms = held_since_ms
-        self._opening = opening
-        self._state = State()
-        self._standing = Standing.WAITING
-        self._ledger = ContextLedger(plugin.window_units, plugin.window_samples)
-        self._unit_audio = OutputAudio(plugin.profile.output_sample_rate_hz)
-        self._rendered_audio = OutputAudio(plugin.profile.output_sample_rate_hz)
-        self._pulse = Pulse()
-        self._follower = store.follow(session_id)
-        self._writer = store.writer(session_id)
-        self._n = 0
-        """Number of this generation's last append."""
-        self._silence_from_ms = 0
-        """No silence stands in before; moves on while the store does not answer."""
-        self._leaving: str | None = None
-        """Why the session is to be given to another worker; None while it is not."""
-        self._log = structlog.get_logger().bind(
+        self._log = SessionLog(
+            store,
+            settings,
+            session_id,
+            generation,
+            ledger=ContextLedger(plugin.window_units, plugin.window_samples),
+            item_audio=ItemAudio(settings.longest_transcribed_s),
+            turn_audio=TurnAudio(settings.semantic_vad),
+        )
+        self._logger = structlog.get_logger().bind(
             session_id=session_id, generation=generation, worker=settings.worker_id
         )
 
@@ -118,299 +90,150 @@ class SessionRunner:
         """
         Whether the log says that the session is this worker's.
         """
-        return self._standing is Standing.OURS
+        return self._log.standing is Standing.OURS
 
     @property
     def is_over(self) -> bool:
         """
         Whether this generation has ended, for the log or in this process.
         """
-        return self._standing is Standing.OVER
+        return self._log.standing is Standing.OVER
 
     def leave(self, reason: str) -> None:
         """
         Give the session up before its next unit, so that another worker is assigned.
         """
-        self._leaving = self._leaving or reason
-        self._pulse.fire()
+        self._log.leave(reason)
 
     async def run(self) -> None:
         """
         Serve until the generation is over. Whatever goes wrong ends it, and nothing else.
         """
         try:
-            await self._follow_and_serve()
+            async with asyncio.TaskGroup() as tasks:
+                following = tasks.create_task(self._log.follow())
+                if await self._is_claimed():
+                    await self._serve()
+                following.cancel()
         except Exception as error:  # noqa: BLE001 - the session's outer edge
             await self._fail(_first_cause(error))
         finally:
-            self._standing = Standing.OVER
-            self._follower.close()
-            self._writer.close()
-
-    # --- follow ---------------------------------------------------------------------------------------------
-
-    async def _follow_and_serve(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            following = tasks.create_task(self._follow(self._follower))
-            if await self._is_claimed():
-                await self._serve()
-            following.cancel()
-
-    async def _follow(self, follower: Follower) -> None:
-        ledger, worker_id, generation = self._ledger, self._settings.worker_id, self._generation
-        async for batch in follower:
-            state = self._state
-            for position, data in batch:
-                reduction = reduce_bytes(state, position, data)
-                state = reduction.state
-                if reduction.changes:
-                    ledger.take(reduction.changes, state)
-            self._state = state
-            self._standing = standing(state, worker_id, generation)
-            self._pulse.fire()
+            self._log.close()
 
     async def _is_claimed(self) -> bool:
         """
         Wait for the log to assign the session; without that the slot is only reserved for a while.
         """
-        due_ms = self._held_since_ms + self._settings.claim_timeout_ms
-        while self._standing is Standing.WAITING:
-            wait_ms = due_ms - self._store.now_ms()
+        log, timeout_ms = self._log, self._settings.claim_timeout_ms
+        due_ms = self._held_since_ms + timeout_ms
+        while log.standing is Standing.WAITING:
+            wait_ms = due_ms - log.now_ms()
             if wait_ms <= 0:
-                self._log.warning("slot.lapsed")
+                self._logger.warning("slot.lapsed")
                 return False
-            read_to = self._state.position
-            await self._pulse.wait(wait_ms / 1000)
-            if read_to < self._state.position < (self._held_since_ms, 0):
+            read_to = log.state.position
+            await log.pulse.wait(wait_ms / 1000)
+            if read_to < log.state.position < (self._held_since_ms, 0):
                 # Still reading what is older than the hold: the assignment may lie further on.
-                due_ms = self._store.now_ms() + self._settings.claim_timeout_ms
-        return self._standing is Standing.OURS
-
-    # --- serve ----------------------------------------------------------------------------------------------
+                due_ms = log.now_ms() + timeout_ms
+        return log.standing is Standing.OURS
 
     async def _serve(self) -> None:
-        reason = self._leaving or self._why_unfit()
+        log = self._log
+        reason = log.leaving or self._why_unfit()
         if reason is None:
-            async with self._opening, asyncio.timeout(self._settings.open_timeout_s):
-                session = await self._plugin.open(self._ledger.context(self._state))
-            self._ledger.narrow()
-            self._join_output(session)
-            self._log.info("session.claimed", unit=self._state.clock.next_unit)
+            async with self._stages.opening, asyncio.timeout(self._settings.open_timeout_s):
+                session = await self._stages.plugin.open(log.ledger.context(log.state))
+            log.ledger.narrow()
+            self._logger.info("session.claimed", unit=log.state.clock.next_unit)
             try:
                 await self._work(session)
             finally:
                 await session.aclose()
-        if self._standing is not Standing.OURS:
-            self._log.info("session.left", phase=self._state.phase.value)
+        if log.standing is not Standing.OURS:
+            self._logger.info("session.left", phase=log.state.phase.value)
             return
-        reason = reason or self._leaving or ""
-        self._log.info("session.declined", reason=reason)
-        await self._append_last(encode_entry(AssignmentDeclined(self._generation, reason)))
-
-    def _join_output(self, session: ModelSession) -> None:
-        """
-        Go on with the converted audio of a response in which another worker stopped.
-        """
-        response, rate_hz = self._state.response, self._plugin.profile.output_sample_rate_hz
-        if response is None or response.message is None or response.output_format.sample_rate_hz == rate_hz:
-            return
-        spoken = session.spoken(round(rate_hz * TAIL_S))
-        if spoken is not None:
-            self._unit_audio.resume(response.output_format, response.message.samples, spoken)
+        reason = reason or log.leaving or ""
+        self._logger.info("session.declined", reason=reason)
+        await log.append_last(AssignmentDeclined(log.generation, reason), stamped=False)
 
     def _why_unfit(self) -> str | None:
         """
         Tell why this worker cannot serve the session, if it cannot.
         """
-        pinned = self._state.pinned
-        if pinned.profile != self._plugin.profile:
-            return f"the session's model is not the {self._plugin.profile.model} of this worker"
-        if pinned.reducer_version != REDUCER_VERSION:
-            return f"reducer version {pinned.reducer_version}"
-        if self._state.worker.last_n:
+        state, profile = self._log.state, self._stages.plugin.profile
+        if state.pinned.profile != profile:
+            return f"the session's model is not the {profile.model} of this worker"
+        if state.pinned.reducer_version != REDUCER_VERSION:
+            return f"reducer version {state.pinned.reducer_version}"
+        if state.worker.last_n:
             return "another process served this generation"
         return None
 
     async def _work(self, session: ModelSession) -> None:
+        """
+        Work with an open model session until the session is not this worker's any more.
+        """
+        log, timeout_s = self._log, self._settings.step_timeout_s
+        rate_hz = self._stages.plugin.profile.output_sample_rate_hz
+        listener = Listener(log, self._stages.turns)
+        units = UnitWork(log, session, rate_hz, timeout_s, listener)
+        units.join_output()
         async with asyncio.TaskGroup() as tasks:
-            rendering = tasks.create_task(self._render(session))
-            while self._goes_on:
-                plan = self._plan()
-                if plan is None:
-                    await self._pulse.wait(self._silence_wait_s())
-                else:
-                    await self._run_unit(session, plan)
-            rendering.cancel()
+            beside = tasks.create_task(self._beside(listener, Rendering(log, session, rate_hz, timeout_s)))
+            await units.run()
+            beside.cancel()
 
-    @property
-    def _goes_on(self) -> bool:
-        return self._standing is Standing.OURS and self._leaving is None
-
-    # --- units ----------------------------------------------------------------------------------------------
-
-    def _plan(self) -> UnitPlan | None:
+    async def _beside(self, listener: Listener, rendering: Rendering) -> None:
         """
-        Give the next unit. Silence stands in only where nothing is unread, as far as this process can know.
+        Do what goes on beside the units, while there is such work, until cancelled.
         """
-        plan = next_unit(self._state, self._silence_time_ms())
-        if plan is not None and plan.silence_samples and self._follower.buffered_bytes:
-            return None
-        return plan
-
-    def _silence_time_ms(self) -> int:
-        """
-        Give the time by which silence may be due; 0 while it may not be.
-
-        It may not while the store does not answer, nor until what was kept back meanwhile had time to arrive.
-        """
-        now_ms = self._store.now_ms()
-        if self._store.last_contact_s() >= self._settings.store_quiet_s:
-            self._silence_from_ms = now_ms + self._state.pinned.profile.silence_grace_ms
-        return now_ms if now_ms >= self._silence_from_ms else 0
-
-    def _silence_wait_s(self) -> float | None:
-        due_ms = silence_due_ms(self._state)
-        if due_ms is None:
-            return None
-        wait_s = (due_ms - self._store.now_ms()) / 1000
-        return wait_s if wait_s > 0 else _QUIET_RETRY_S
-
-    async def _run_unit(self, session: ModelSession, plan: UnitPlan) -> None:
-        state = self._state
-        is_interrupted = plan.epoch != self._ledger.last_epoch
-        if is_interrupted:
-            self._unit_audio.end()
-        pcm = self._ledger.unit_input(plan, state)
-        unit = UnitInput(plan, pcm, is_interrupted, state.history, state.config, state.response)
-        async with asyncio.timeout(self._settings.step_timeout_s):
-            output = await session.step(unit)
-        for edge in output.edges:
-            fact = SpeechStarted if edge.kind == "started" else SpeechStopped
-            self._append(fact(edge.sample))
-        self._append(self._completed(plan, output))
-        while self._standing is Standing.OURS and self._state.clock.next_unit <= plan.unit:
-            await self._pulse.wait()
-
-    def _completed(self, plan: UnitPlan, output: UnitOutput) -> ModelUnitCompleted:
-        return ModelUnitCompleted(
-            unit=plan.unit,
-            epoch=plan.epoch,
-            first_sample=plan.first_sample,
-            input_samples=plan.input_samples,
-            silence_samples=plan.silence_samples,
-            decision=output.decision,
-            token_ids=output.token_ids,
-            codes=output.codes,
-            text=output.text,
-            audio=self._converted(output),
-            answers=plan.answers,
-            output_format=None if self._state.response is not None else self._output_format,
-        )
-
-    def _converted(self, output: UnitOutput) -> bytes | None:
-        if output.decision is Decision.LISTEN:
-            self._unit_audio.end()
-            return b""
-        if output.audio is None:
-            return None
-        is_last = output.decision is Decision.TURN_END
-        return self._unit_audio.convert(output.audio, self._output_format, last=is_last)
-
-    @property
-    def _output_format(self) -> AudioFormat:
-        state = self._state
-        return state.config.output_format if state.response is None else state.response.output_format
-
-    @property
-    def _response_id(self) -> str | None:
-        return None if self._state.response is None else self._state.response.response_id
-
-    # --- render ---------------------------------------------------------------------------------------------
-
-    async def _render(self, session: ModelSession) -> None:
-        while True:
-            renders = self._state.renders
-            if renders and self._is_due(renders[0].unit):
-                response_id = self._response_id
-                await self._render_unit(session, renders[0])
-                if response_id != self._response_id:
-                    self._rendered_audio.end()
-            else:
-                await self._pulse.wait()
-
-    def _is_due(self, unit: int) -> bool:
-        """
-        Tell whether this unit's audio is the next that the session waits for.
-        """
-        renders = self._state.renders
-        return self._goes_on and bool(renders) and renders[0].unit == unit
-
-    async def _render_unit(self, session: ModelSession, due: Render) -> None:
-        """
-        Append the parts that are missing, until they are all there or nobody needs them.
-        """
-        audio_format = self._output_format
-        unit = self._ledger.unit_to_render(due.unit)
-        rate_hz = self._plugin.profile.output_sample_rate_hz
-        first_sample = samples_within(due.next_sample, audio_format.sample_rate_hz, rate_hz)
-        number, at = due.next_part, due.next_sample
-        async with aclosing(session.render(unit, first_sample)) as parts:
-            while self._is_due(due.unit):
-                async with asyncio.timeout(self._settings.step_timeout_s):
-                    part = await anext(parts, None)
-                if part is None:
-                    raise ModelError(f"the audio of unit {due.unit} ended without a last part")
-                if not self._is_due(due.unit):
-                    return
-                is_last = part.last and unit.decision is Decision.TURN_END
-                audio = self._rendered_audio.convert(part.audio, audio_format, last=is_last)
-                self._append(OutputRendered(due.unit, number, at, audio, part.last))
-                number, at = number + 1, at + audio_format.samples(len(audio))
-                if part.last:
-                    break
-                await self._writer.room()
-        while self._is_due(due.unit):
-            await self._pulse.wait()
-
-    # --- append ---------------------------------------------------------------------------------------------
-
-    def _append(self, body: Body) -> None:
-        """
-        Append as this generation. The fold, not the acknowledgement, tells what came of it.
-        """
-        self._writer.append(self._stamped(body))
-
-    def _stamped(self, body: Body) -> bytes:
-        self._n += 1
-        return encode_entry(body, Stamp(Role.WORKER, self._generation, self._n))
-
-    async def _append_last(self, data: bytes) -> None:
-        """
-        Append the generation's last word and wait until it is in the journal; not for ever.
-        """
-        with suppress(TimeoutError, StoreClosed):
-            async with asyncio.timeout(self._settings.stop_timeout_s):
-                await self._writer.append(data)
+        log, stages = self._log, self._stages
+        side = SideResponses(log, stages.plugin, self._settings.step_timeout_s)
+        transcripts = Transcripts(log, stages.transcription)
+        async with asyncio.TaskGroup() as tasks:
+            listening = DueTasks(tasks, listener.run)
+            rendered = DueTasks(tasks, rendering.render)
+            answered = DueTasks(tasks, side.give)
+            transcribed = DueTasks(tasks, transcripts.make)
+            is_busy = False
+            while log.goes_on:
+                state = log.state
+                if state.config.turn_detection is not None:
+                    listening.look(_LISTENING)
+                is_due = bool(state.renders or state.side or state.transcribing)
+                if not is_due and not is_busy:
+                    await log.pulse.wait()
+                    continue
+                is_busy = is_due
+                rendered.look([str(render.unit) for render in state.renders[:1]])
+                answered.look([response.response_id for response in state.side])
+                transcribed.look(state.transcribing)
+                await log.pulse.wait()
 
     async def _fail(self, cause: BaseException) -> None:
+        log = self._log
         match cause:
             case StoreClosed():
                 return
             case UnknownSession():
-                self._log.warning("session.unknown")
+                self._logger.warning("session.unknown")
+                return
             case CursorLost():
                 # The fold is void, and with it the number of our next append: another generation goes on.
-                self._log.warning("session.cursor_lost", reason=str(cause))
-                await self._append_last(encode_entry(AssignmentDeclined(self._generation, str(cause))))
+                self._logger.warning("session.cursor_lost", reason=str(cause))
+                await log.append_last(AssignmentDeclined(log.generation, str(cause)), stamped=False)
+                return
             case TimeoutError():
-                self._log.error("model.stuck")
-                await self._append_last(self._stamped(ModelFailed("the model took too long")))
+                reason = "the model took too long"
+                self._logger.error("model.stuck")
             case WorkerError():
-                self._log.error("model.failed", reason=str(cause))
-                await self._append_last(self._stamped(ModelFailed(str(cause))))
+                reason = str(cause)
+                self._logger.error("model.failed", reason=reason)
             case _:
-                self._log.error("model.crashed", exc_info=cause)
-                await self._append_last(self._stamped(ModelFailed(f"{type(cause).__name__}: {cause}")))
+                reason = f"{type(cause).__name__}: {cause}"
+                self._logger.error("model.crashed", exc_info=cause)
+        await log.append_last(ModelFailed(reason), stamped=True)
 
 
 def _first_cause(error: BaseException) -> BaseException:

@@ -8,6 +8,9 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from gpu_worker.turns.models import SpeechModelName
+from gpu_worker.turns.settings import SEMANTIC_PRESETS, DetectionSettings
+
 
 class WorkerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
@@ -37,5 +40,17 @@ class WorkerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
     A store that has not answered for so long may hold input that is not read: no silence stands in for it.
     """
+    speech_model: SpeechModelName = "auto"
+    """What turn detection hears with; see `turns.models`."""
+    semantic_vad: dict[str, DetectionSettings] = field(default_factory=lambda: dict(SEMANTIC_PRESETS))
+    """What stands in for `semantic_vad`, by eagerness."""
+    transcriber: str = "loopback"
+    """See `transcription.create_transcriber`."""
+    transcription_concurrency: int = 2
+    """Utterances at once."""
+    transcription_timeout_s: float = 60.0
+    """Longest work on one utterance."""
+    longest_transcribed_s: int = 300
+    """Audio of an utterance is held for so long at most; a longer one has no transcript."""
     stop_timeout_s: float = 10.0
     """How long a leaving worker waits for its sessions to reach the end of a unit."""

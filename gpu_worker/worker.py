@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from functools import partial
 
 import structlog
 
 from eventstore.errors import InvalidSessionId, StoreUnavailable
 from eventstore.store import EventStore
 from gpu_worker.plugin import ModelPlugin
-from gpu_worker.session import SessionRunner
+from gpu_worker.session import SessionRunner, Stages
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.transcription import TranscriptionStage, create_transcriber
+from gpu_worker.turns.models import load_speech_model
+from gpu_worker.turns.service import TurnDetectionService
 from session_core.errors import UnreadableEntry
 from session_core.fleet import Advertisement, ProcessRole, encode_advertisement, parse_slot_member
 from session_core.reducer import REDUCER_VERSION
@@ -38,7 +42,18 @@ class Worker:
         self._settings = settings
         self._runners: dict[str, SessionRunner] = {}
         """By slot member."""
-        self._opening = asyncio.Semaphore(settings.start_concurrency)
+        self._stages = Stages(
+            plugin,
+            TurnDetectionService(
+                partial(load_speech_model, settings.speech_model), plugin.profile.input_sample_rate_hz
+            ),
+            TranscriptionStage(
+                create_transcriber(settings.transcriber),
+                settings.transcription_concurrency,
+                settings.transcription_timeout_s,
+            ),
+            asyncio.Semaphore(settings.start_concurrency),
+        )
         self._stopping = asyncio.Event()
         self._is_empty = asyncio.Event()
         """No slot is held and none served; only looked at while stopping."""
@@ -61,19 +76,43 @@ class Worker:
         """
         Serve until `stop`. Cancelled, it drops everything at once, as a crash would.
         """
-        await self._plugin.start()
-        self._log.info("worker.started", capacity=self._settings.capacity)
+        await self._start_all()
+        self._log.info("worker.started", capacity=self._capacity)
         try:
             async with asyncio.TaskGroup() as tasks:
+                listening = tasks.create_task(self._stages.turns.run())
                 beating = tasks.create_task(self._beat())
                 watching = tasks.create_task(self._watch(tasks))
+                failing = tasks.create_task(self._leave_when_failed())
                 await self._stopping.wait()
                 await self._leave()
-                watching.cancel()
-                beating.cancel()
+                for task in (failing, watching, beating, listening):
+                    task.cancel()
             await self._forget()
         finally:
+            self._stages.transcription.close()
             await self._plugin.aclose()
+
+    @property
+    def _capacity(self) -> int:
+        """
+        Sessions at once: what the operator says, as far as the model has room for it.
+        """
+        room = self._plugin.capacity
+        return self._settings.capacity if room is None else min(room, self._settings.capacity)
+
+    async def _leave_when_failed(self) -> None:
+        """
+        Leave when the model can serve nobody any more. Staying would take sessions only to fail them.
+        """
+        reason = await self._plugin.failed()
+        self._log.error("model.gone", reason=reason)
+        self.stop()
+
+    async def _start_all(self) -> None:
+        await self._plugin.start()
+        await self._stages.turns.start()
+        await self._stages.transcription.start()
 
     async def _beat(self) -> None:
         settings = self._settings
@@ -82,7 +121,7 @@ class Worker:
                 ProcessRole.WORKER,
                 REDUCER_VERSION,
                 self._plugin.profile,
-                settings.capacity,
+                self._capacity,
                 self._stopping.is_set(),
             )
             try:
@@ -123,18 +162,17 @@ class Worker:
             session_id, generation = parse_slot_member(member)
             runner = SessionRunner(
                 self._store,
-                self._plugin,
+                self._stages,
                 self._settings,
                 session_id=session_id,
                 generation=generation,
                 held_since_ms=since_ms,
-                opening=self._opening,
             )
         except (UnreadableEntry, InvalidSessionId):
             self._log.warning("slot.unreadable", member=member)
             await self._store.release(worker_id, member)
             return
-        if sum(not other.is_over for other in self._runners.values()) >= self._settings.capacity:
+        if sum(not other.is_over for other in self._runners.values()) >= self._capacity:
             runner.leave("the worker is full")
         self._runners[member] = runner
         tasks.create_task(self._run(member, runner), name=f"session {member}")

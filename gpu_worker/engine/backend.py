@@ -102,6 +102,13 @@ class Backend(Protocol):
         """
         ...
 
+    @property
+    def vocabulary(self) -> int:
+        """
+        How many tokens the model knows.
+        """
+        ...
+
     def generate(
         self, chunks: AsyncGenerator[Chunk, None], request_id: str, salt: str | None
     ) -> AsyncGenerator[Sampled, None]:

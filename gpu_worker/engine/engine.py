@@ -86,6 +86,13 @@ class Engine:
         return self._backend.stop_token_ids
 
     @property
+    def vocabulary(self) -> int:
+        """
+        How many tokens the model knows.
+        """
+        return self._backend.vocabulary
+
+    @property
     def window_tokens(self) -> int:
         """
         What one context may hold.

@@ -53,6 +53,7 @@ class EngineStream:
         self._waiting = list(token_ids)
         """What the next chunk begins with: not computed yet."""
         self._computed = 0
+        self._sampled = 0
         self._chunks: asyncio.Queue[Chunk] = asyncio.Queue(maxsize=1)
         self._turn = asyncio.Lock()
         self._closed = False
@@ -73,6 +74,13 @@ class EngineStream:
         return self._computed + len(self._waiting)
 
     @property
+    def sampled(self) -> int:
+        """
+        1 if the context ends in a token that was sampled and not computed: the next unit may replace it.
+        """
+        return self._sampled
+
+    @property
     def is_closed(self) -> bool:
         """
         Whether the stream is over.
@@ -91,7 +99,7 @@ class EngineStream:
                 last = self._waiting.pop()
                 await self._run(_PREFILL)
                 # What was sampled only made the engine compute: it was not asked for.
-                self._waiting = [last]
+                self._waiting, self._sampled = [last], 0
 
     async def append(
         self, token_ids: Sequence[int], sampling: UnitSampling, *, in_place_of: int = 0
@@ -151,7 +159,7 @@ class EngineStream:
             self._end()
             raise
         self._computed += len(chunk) + len(sampled) - 1
-        self._waiting = sampled[-1:]
+        self._waiting, self._sampled = sampled[-1:], len(sampled[-1:])
         return tuple(sampled)
 
     def _end(self) -> None:

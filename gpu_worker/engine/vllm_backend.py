@@ -44,6 +44,7 @@ Room in a batch beyond the advertised sessions: a context is rebuilt before ever
 is gone.
 """
 _DEATH_POLL_S = 0.25
+_GREEDY_KEPT = 256
 _CHUNKS_COUNT_SINCE = (0, 32)
 """The first version seen in which a chunk's `max_tokens` counts, and what is dropped leaves no hash."""
 _SEEDED_DRAW = "gpu_worker.engine.seeded:SeededDraw"
@@ -70,6 +71,8 @@ class VllmBackend:
         self._settings = settings
         self._draws_itself = draws_itself
         self._chunks_count = _chunks_count()
+        self._greedy: dict[UnitSampling, SamplingParams] = {}
+        """Checked once for all units that choose alike; vLLM copies what it is given."""
 
     @classmethod
     async def start(cls, settings: EngineSettings) -> VllmBackend:
@@ -109,6 +112,14 @@ class VllmBackend:
         stops = set(named) if isinstance(named, list) else {named}
         stops |= {self.tokenizer.ending_id}
         return tuple(sorted(stop for stop in stops if stop is not None))
+
+    @property
+    def vocabulary(self) -> int:
+        """
+        How many tokens the model knows.
+        """
+        size: int = self._llm.model_config.get_vocab_size()
+        return size
 
     async def generate(
         self, chunks: AsyncGenerator[Chunk, None], request_id: str, salt: str | None
@@ -203,6 +214,18 @@ class VllmBackend:
             yield StreamingInput(prompt, self._params(chunk.sampling))
 
     def _params(self, sampling: UnitSampling) -> SamplingParams:
+        if sampling.temperature > 0:
+            return self._new_params(sampling)
+        params = self._greedy.get(sampling)
+        if params is None:
+            if len(self._greedy) >= _GREEDY_KEPT:
+                self._greedy.clear()
+            params = self._greedy[sampling] = self._new_params(sampling)
+            # vLLM copies what it is given for each chunk: deeply, unless it is told that once is enough.
+            params.skip_clone = True
+        return params
+
+    def _new_params(self, sampling: UnitSampling) -> SamplingParams:
         drawn = sampling.temperature > 0
         common: dict[str, Any] = {
             "max_tokens": sampling.max_tokens,

@@ -8,11 +8,21 @@ a frame at or above the upper one ends it.
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpu_worker.plugin import SpeechEdge
 from gpu_worker.turns.settings import DetectionSettings
+
+
+class SpeechEdge(NamedTuple):
+    """
+    Where the user's speech starts or stops; `sample` counts the session's input.
+    """
+
+    kind: Literal["started", "stopped"]
+    sample: int
 
 
 class FrameClock(Struct, frozen=True):

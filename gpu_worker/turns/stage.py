@@ -22,12 +22,11 @@ import structlog
 from msgspec import Struct
 
 from gpu_worker.audio import Pcm
-from gpu_worker.plugin import SpeechEdge
 from gpu_worker.pulse import Pulse
 from gpu_worker.turns.detector import SpeechModel
 from gpu_worker.turns.errors import DetectionFailed
 from gpu_worker.turns.frames import FrameGrid
-from gpu_worker.turns.segmenter import FrameClock, SegmenterState, advance
+from gpu_worker.turns.segmenter import FrameClock, SegmenterState, SpeechEdge, advance
 from gpu_worker.turns.settings import SETTLE_MS, DetectionSettings
 
 _ROUND_FRAMES: Final = 256
@@ -81,7 +80,13 @@ class Turns:
     Samples count input at the stage's rate from the session's start. Edges come in order.
     """
 
-    def __init__(self, stage: TurnDetectionStage, settings: DetectionSettings, hearing: Hearing) -> None:
+    def __init__(
+        self,
+        stage: TurnDetectionStage,
+        settings: DetectionSettings,
+        hearing: Hearing,
+        news: Pulse | None = None,
+    ) -> None:
         grid = stage.grid
         frame = grid.first_frame(hearing.first_sample)
         decided = grid.frame_from(hearing.decided_sample)
@@ -103,6 +108,7 @@ class Turns:
         """Number of the first sample of `_chunks`."""
         self._edges: list[SpeechEdge] = []
         self._pulse = Pulse()
+        self._news = news
         self._closed = False
 
     @property
@@ -140,7 +146,7 @@ class Turns:
         Raises:
             DetectionFailed: this stage hears nobody any more.
         """
-        self._check()
+        self.check()
         if self._closed or not len(pcm):
             return
         self._chunks.append(pcm)
@@ -169,7 +175,7 @@ class Turns:
             DetectionFailed: this stage hears nobody any more.
         """
         while not self._edges and not self._closed:
-            self._check()
+            self.check()
             await self._pulse.wait()
         return bool(self._edges)
 
@@ -185,7 +191,7 @@ class Turns:
         """
         frames = self._grid.frames_before(sample)
         while self._frame < frames and not self._closed:
-            self._check()
+            self.check()
             await self._pulse.wait()
 
     def close(self) -> None:
@@ -226,14 +232,24 @@ class Turns:
             self._frame += frames
             self._edges.extend(edges)
             self._pulse.fire()
+            if edges and self._news is not None:
+                self._news.fire()
 
     def tell(self) -> None:
         """
         Wake whoever waits, to see that the stage has failed.
         """
         self._pulse.fire()
+        if self._news is not None:
+            self._news.fire()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """
+        See that the stage still hears.
+
+        Raises:
+            DetectionFailed: it hears nobody any more.
+        """
         if self._stage.failure is not None:
             raise DetectionFailed(self._stage.failure)
 
@@ -273,20 +289,23 @@ class TurnDetectionStage:
         """Sessions with frames to judge."""
         self._work = asyncio.Event()
 
-    def open(self, settings: DetectionSettings, hearing: Hearing | None = None) -> Turns:
+    def open(
+        self, settings: DetectionSettings, hearing: Hearing | None = None, news: Pulse | None = None
+    ) -> Turns:
         """
         Begin to listen to a session.
 
         Args:
             settings: how to listen, until `Turns.update`.
             hearing: where; None means from the session's first sample on.
+            news: fires when there is an edge to take, or when the stage fails.
 
         Raises:
             DetectionFailed: this stage hears nobody any more.
         """
         if self.failure is not None:
             raise DetectionFailed(self.failure)
-        turns = Turns(self, settings, hearing or Hearing())
+        turns = Turns(self, settings, hearing or Hearing(), news)
         self._sessions[turns] = None
         return turns
 

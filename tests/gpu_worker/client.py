@@ -70,13 +70,13 @@ class Scene:
 
     @asynccontextmanager
     async def worker(
-        self, plugin: ModelPlugin, worker_id: str = "worker-a", **settings: float
+        self, plugin: ModelPlugin, worker_id: str = "worker-a", **settings: float | str
     ) -> AsyncIterator[tuple[Worker, asyncio.Task[None]]]:
         """
         Runs a worker with a store of its own until the block ends; cancel the task to kill it.
         """
         async with self.store() as store:
-            fixed = {"heartbeat_s": 0.05, "stop_timeout_s": 5.0, **settings}
+            fixed: dict[str, float | str] = {"heartbeat_s": 0.05, "stop_timeout_s": 5.0, **settings}
             worker = Worker(store, plugin, _settings(worker_id, fixed))
             task = asyncio.create_task(worker.run())
             try:
@@ -87,7 +87,7 @@ class Scene:
                     await task
 
 
-def _settings(worker_id: str, given: dict[str, float]) -> WorkerSettings:
+def _settings(worker_id: str, given: dict[str, float | str]) -> WorkerSettings:
     return msgspec.convert({"worker_id": worker_id, **given}, WorkerSettings)
 
 

@@ -190,13 +190,10 @@ async def _live_step(
 ) -> Step:
     folded = len(journal.entries)
     is_interrupted = plan.epoch != journal.ledger.last_epoch
-    pcm = journal.ledger.unit_input(plan, journal.state)
+    pcm = journal.ledger.unit_input(plan)
     output = await session.step(journal.unit_input(plan, pcm, is_interrupted=is_interrupted))
     for body in late:
         journal.append(now_ms, body, Role.CLIENT)
-    for edge in output.edges:
-        fact = ev.SpeechStarted if edge.kind == "started" else ev.SpeechStopped
-        journal.append(now_ms, fact(edge.sample), Role.WORKER)
     unit = completed(plan, output)
     journal.append(now_ms, unit, Role.WORKER)
     if journal.state.renders:
@@ -232,6 +229,8 @@ def completed(plan: UnitPlan, output: UnitOutput) -> ev.ModelUnitCompleted:
         text=output.text,
         audio=audio,
         answers=plan.answers,
+        calls=output.calls,
+        late=plan.late,
     )
 
 
@@ -245,7 +244,7 @@ class _Plain(NamedTuple):
     codes: bytes
     text: str
     audio: bytes | None
-    edges: tuple[tuple[str, int], ...]
+    calls: tuple[ev.ToolCall, ...]
 
 
 def plain(output: UnitOutput) -> _Plain:
@@ -253,8 +252,7 @@ def plain(output: UnitOutput) -> _Plain:
     Give an outcome as plain values.
     """
     audio = None if output.audio is None else output.audio.tobytes()
-    edges = tuple((edge.kind, edge.sample) for edge in output.edges)
-    return _Plain(output.decision, output.token_ids, output.codes, output.text, audio, edges)
+    return _Plain(output.decision, output.token_ids, output.codes, output.text, audio, output.calls)
 
 
 def rebuilt(recording: Recording, unit: int) -> tuple[Journal, Context]:
@@ -278,7 +276,7 @@ async def check_rebuilt_session_goes_on(recording: Recording, unit: int, *, step
     for step in recording.steps[unit + 1 : last]:
         for position, data in recording.entries[len(journal.entries) : step.folded]:
             journal.fold(position, data)
-        pcm = journal.ledger.unit_input(step.plan, journal.state)
+        pcm = journal.ledger.unit_input(step.plan)
         assert step.pcm.tobytes() == pcm.tobytes(), f"input of unit {step.plan.unit}, rebuilt after {unit}"
         output = await session.step(journal.unit_input(step.plan, pcm, is_interrupted=step.is_interrupted))
         assert plain(step.output) == plain(output), f"unit {step.plan.unit}, rebuilt after {unit}"

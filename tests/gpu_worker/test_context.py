@@ -63,7 +63,7 @@ def test_the_context_ends_where_the_last_unit_did() -> None:
     assert plan is not None
     pcm = decode(data, "pcm16")
     assert pcm[:UNIT].tobytes() == context.pcm.tobytes()
-    assert pcm[UNIT : 2 * UNIT].tobytes() == journal.ledger.unit_input(plan, journal.state).tobytes()
+    assert pcm[UNIT : 2 * UNIT].tobytes() == journal.ledger.unit_input(plan).tobytes()
 
 
 def test_silence_stands_after_the_input() -> None:
@@ -73,7 +73,7 @@ def test_silence_stands_after_the_input() -> None:
     journal.append(OPENED_MS, cmd.AppendAudio(data), Role.CLIENT)
     plan = next_unit(journal.state, NOW_MS)
     assert plan is not None
-    pcm = journal.ledger.unit_input(plan, journal.state)
+    pcm = journal.ledger.unit_input(plan)
     assert UNIT == len(pcm)
     assert (
         np.concatenate((decode(data, "pcm16"), np.zeros(UNIT - 500, np.float32))).tobytes() == pcm.tobytes()
@@ -130,7 +130,7 @@ def test_a_narrow_ledger_holds_only_what_is_to_come() -> None:
         journal.append(OPENED_MS, cmd.AppendAudio(audio(UNIT, seed)), Role.CLIENT)
         plan = next_unit(journal.state, 0)
         assert plan is not None
-        journal.ledger.unit_input(plan, journal.state)
+        journal.ledger.unit_input(plan)
         take_unit(journal)
-    held = journal.ledger._audio(journal.state)._segments[0].chunks
+    held = journal.ledger.input.segments[0].chunks
     assert len(held) <= 2

@@ -43,14 +43,15 @@ def test_a_sample_depends_on_the_bytes_alone(
     received = ticks_to_samples(audio_format.ticks(len(data)), RATE_HZ)
     first = min(first, received)
     audio = InputAudio(RATE_HZ, audio_format)
+    reader = audio.reader()
     for piece in cut(data, chunk * audio_format.sample_bytes):
         audio.take(piece)
-    audio.forget(first)
+    reader.forget(first)
     while first < received:
         size = min(count, received - first)
-        assert expected[first : first + size].tobytes() == audio.read(first, size).tobytes()
+        assert expected[first : first + size].tobytes() == reader.read(first, size).tobytes()
         first += size
-        audio.forget(first)
+        reader.forget(first)
 
 
 @settings(max_examples=60)
@@ -59,6 +60,7 @@ def test_every_received_sample_can_be_read(parts: list[tuple[AudioFormat, int]],
     """Through any format changes, exactly the samples that the fold counts are there, at once."""
     ticks = at = 0
     audio = InputAudio(RATE_HZ, AudioFormat())
+    reader = audio.reader()
     for audio_format, samples in parts:
         audio.switch(audio_format, ticks_to_samples(ticks, RATE_HZ))
         data = encode(noise(samples), audio_format.encoding)
@@ -67,53 +69,72 @@ def test_every_received_sample_can_be_read(parts: list[tuple[AudioFormat, int]],
         received = ticks_to_samples(ticks, RATE_HZ)
         while at < received:
             size = min(count, received - at)
-            assert size == len(audio.read(at, size))
+            assert size == len(reader.read(at, size))
             at += size
-            audio.forget(at)
+            reader.forget(at)
 
 
 def test_each_format_begins_at_its_sample() -> None:
     """After a change of format, the new audio stands where the old one ended."""
     first, second = AudioFormat(Encoding.PCM16, 24_000), AudioFormat(Encoding.G711_ULAW, 8_000)
     audio = InputAudio(RATE_HZ, first)
+    reader = audio.reader()
     before, after = encode(noise(2_400), "pcm16"), encode(noise(800, 4), "g711_ulaw")
     audio.take(before)
-    audio.read(0, 1_000)
+    reader.read(0, 1_000)
     audio.switch(second, 2_400)
     audio.take(after)
     expected = np.concatenate((decode(before, "pcm16"), heard(after, second)[:2_400]))
-    assert expected[1_000:].tobytes() == audio.read(1_000, 3_800).tobytes()
+    assert expected[1_000:].tobytes() == reader.read(1_000, 3_800).tobytes()
 
 
 def test_equal_rates_are_exact() -> None:
     """Where the client's rate is the model's, the model hears the very samples, in their place."""
     pcm = noise(4_000)
     audio = InputAudio(RATE_HZ, AudioFormat(Encoding.PCM_F32LE))
+    reader = audio.reader()
     audio.take(encode(pcm, "pcm_f32le"))
-    assert pcm.tobytes() == audio.read(0, 4_000).tobytes()
+    assert pcm.tobytes() == reader.read(0, 4_000).tobytes()
 
 
 def test_samples_that_never_came_cannot_be_read() -> None:
     """Reading beyond the input is a mistake of the caller's."""
     audio = InputAudio(RATE_HZ, AudioFormat())
+    reader = audio.reader()
     audio.take(bytes(200))
     with pytest.raises(LookupError):
-        audio.read(0, 101)
+        reader.read(0, 101)
 
 
 def test_forgotten_samples_cannot_be_read() -> None:
     """What was forgotten is gone, and its memory with it."""
     audio = InputAudio(RATE_HZ, AudioFormat())
+    reader = audio.reader()
     for _ in range(100):
         audio.take(bytes(3_840))
-    audio.forget(190_000)
+    reader.forget(190_000)
     with pytest.raises(LookupError):
-        audio.read(0, 10)
+        reader.read(0, 10)
 
 
 def test_audio_that_is_none_is_reported() -> None:
     """Bytes that are no audio in their format raise where they are read, not where they are folded."""
     audio = InputAudio(RATE_HZ, AudioFormat(Encoding.PCM_F32LE))
+    reader = audio.reader()
     audio.take(np.full(100, np.nan, "<f4").tobytes())
     with pytest.raises(AudioFormatError):
-        audio.read(0, 50)
+        reader.read(0, 50)
+
+
+def test_audio_is_held_for_the_slowest_reader() -> None:
+    """What one reader is done with stays for another, and goes once that one is done too."""
+    audio = InputAudio(RATE_HZ, AudioFormat())
+    fast, slow = audio.reader(), audio.reader()
+    pcm = noise(100_000)
+    for piece in cut(encode(pcm, "pcm16"), 4_000):
+        audio.take(piece)
+    fast.forget(100_000)
+    assert decode(encode(pcm, "pcm16"), "pcm16")[:500].tobytes() == slow.read(0, 500).tobytes()
+    slow.close()
+    assert 100_000 == audio.forgotten
+    assert 100_000 == audio.reader().needs_from

@@ -19,7 +19,7 @@ from session_core import commands as cmd
 from session_core import events as ev
 from session_core import wire
 from session_core.audio import AudioFormat, Encoding
-from session_core.config import TurnDetection, SessionConfig
+from session_core.config import SessionConfig, TurnDetection
 from session_core.fleet import decode_advertisement, slot_member
 from session_core.journal import Role, Stamp, decode_entry
 from session_core.state import EndReason, Phase
@@ -200,7 +200,7 @@ async def test_an_answer_that_is_asked_for_comes_at_once(scene: Scene, store: Me
 
 
 async def test_speech_is_reported_and_committed(scene: Scene, store: MemoryEventStore) -> None:
-    """With turn detection the model's edges become speech events, a user item and a response."""
+    """With turn detection the speech becomes speech events, a user item and a response."""
     plugin = LoopbackPlugin()
     config = _with_turn_detection(session_config(plugin, auto_response=False))
     client = Client(scene, store, config, plugin.profile)
@@ -211,7 +211,7 @@ async def test_speech_is_reported_and_committed(scene: Scene, store: MemoryEvent
     (started,), (stopped,) = client.told(wire.InputSpeechStarted), client.told(wire.InputSpeechStopped)
     assert isinstance(started, wire.InputSpeechStarted)
     assert isinstance(stopped, wire.InputSpeechStopped)
-    assert 400 < started.audio_start_ms < stopped.audio_end_ms < 400 + 1_200
+    assert 400 < started.audio_start_ms < stopped.audio_end_ms < 400 + 1_200 + 500
     assert 1 == len(client.told(wire.InputCommitted))
     assert 1 == len(client.transcripts)
 
@@ -441,6 +441,26 @@ async def test_audio_that_is_none_fails_its_session_alone(scene: Scene, store: M
     assert 5 == len(good.units())
 
 
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_session_that_is_given_up_is_found_at_once(
+    scene: Scene, store: MemoryEventStore, fails: bool
+) -> None:
+    """Without a client to notice, whoever looks after due sessions finds the one that lost its worker."""
+    plugin = Broken(ZeroDivisionError("a bug"), at_open=True)
+    client = new_client(scene, store)
+    if fails:
+        plugin.session_id = client.session_id
+    async with scene.worker(plugin) as (worker, task):
+        await client.open()
+        await client.catch_up()
+        if not fails:
+            await _until(lambda: worker.sessions == 1)
+            worker.stop()
+            await asyncio.wait([task])
+        await _until_given_up(client, 1)
+        await _until_async(lambda: _is_due(store, client))
+
+
 async def test_a_leaving_worker_finishes_its_unit_and_hands_over(
     scene: Scene, store: MemoryEventStore
 ) -> None:
@@ -555,6 +575,10 @@ async def _is_held(store: MemoryEventStore, worker_id: str, client: Client) -> b
 
 async def _is_free(store: MemoryEventStore, worker_id: str, client: Client) -> bool:
     return not await _is_held(store, worker_id, client)
+
+
+async def _is_due(store: MemoryEventStore, client: Client) -> bool:
+    return client.session_id in await store.due(store.now_ms(), 10)
 
 
 async def _is_declined(store: MemoryEventStore, client: Client) -> bool:

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from gpu_worker.audio import Pcm, Resampler
-from gpu_worker.plugin import SpeechEdge
 from gpu_worker.turns.detector import SpeechModel
+from gpu_worker.turns.segmenter import SpeechEdge
 from gpu_worker.turns.settings import DetectionSettings
 from gpu_worker.turns.stage import Hearing, TurnDetectionStage
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.plugin import SpeechEdge
-from gpu_worker.turns.segmenter import FrameClock, SegmenterState, advance
+from gpu_worker.turns.segmenter import FrameClock, SegmenterState, SpeechEdge, advance
 from gpu_worker.turns.settings import DetectionSettings
 
 CLOCK = FrameClock(16_000, 512)

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.audio import Pcm
-from gpu_worker.plugin import SpeechEdge
 from gpu_worker.turns.detector import SpeechModel
 from gpu_worker.turns.energy import EnergyModel
 from gpu_worker.turns.errors import DetectionFailed
+from gpu_worker.turns.segmenter import SpeechEdge
 from gpu_worker.turns.settings import DetectionSettings
 from gpu_worker.turns.stage import Hearing, TurnDetectionStage
 from tests.gpu_worker.turns.helpers import (
