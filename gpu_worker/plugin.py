@@ -1,7 +1,7 @@
 """
 The contract between the worker and a model.
 
-Provisional until two kinds of models have used it (docs/adr/0004).
+What two kinds of models taught about it: docs/adr/0004.
 
 A *plugin* is one loaded model in one worker process; it serves many sessions and batches their work inside. A
 *model session* is one session's place in it, opened with a context and closed when the session, its worker

@@ -30,10 +30,15 @@ from gpu_worker.transcripts import Transcripts
 from gpu_worker.turn_audio import TurnAudio
 from gpu_worker.turns.service import TurnDetectionService
 from gpu_worker.unit_work import UnitWork
-from session_core.events import AssignmentDeclined, ModelFailed
+from session_core.derive import has_work
+from session_core.events import AssignmentDeclined, ModelFailed, ServingBegan
 from session_core.reducer import REDUCER_VERSION
 
 _LISTENING = ("turns",)
+
+
+_TURN_RETRY_S = 0.1
+"""How soon a suspected session looks again whether it is its turn."""
 
 
 class Stages(NamedTuple):
@@ -46,6 +51,9 @@ class Stages(NamedTuple):
     transcription: TranscriptionStage
     opening: asyncio.Semaphore
     """Bounds how many contexts are built at once."""
+    suspects: asyncio.Lock
+    """Sessions whose last worker died before it completed a unit begin one at a time, until they have shown that it
+    was not them: a session that kills its worker takes no other one's good name along."""
 
 
 class SessionRunner:
@@ -113,7 +121,7 @@ class SessionRunner:
             async with asyncio.TaskGroup() as tasks:
                 following = tasks.create_task(self._log.follow())
                 if await self._is_claimed():
-                    await self._serve()
+                    await self._serve(tasks)
                 following.cancel()
         except Exception as error:  # noqa: BLE001 - the session's outer edge
             await self._fail(_first_cause(error))
@@ -138,10 +146,11 @@ class SessionRunner:
                 due_ms = log.now_ms() + timeout_ms
         return log.standing is Standing.OURS
 
-    async def _serve(self) -> None:
+    async def _serve(self, tasks: asyncio.TaskGroup) -> None:
         log = self._log
         reason = log.leaving or self._why_unfit()
         if reason is None:
+            await self._begin(tasks)
             async with self._stages.opening, asyncio.timeout(self._settings.open_timeout_s):
                 session = await self._stages.plugin.open(log.ledger.context(log.state))
             log.ledger.narrow()
@@ -156,6 +165,31 @@ class SessionRunner:
         reason = reason or log.leaving or ""
         self._logger.info("session.declined", reason=reason)
         await log.append_last(AssignmentDeclined(log.generation, reason), stamped=False)
+
+    async def _begin(self, tasks: asyncio.TaskGroup) -> None:
+        """
+        Say in the log that the work begins; a suspected session waits for its turn before.
+        """
+        log, suspects = self._log, self._stages.suspects
+        if log.state.worker.barren:
+            while suspects.locked() and log.goes_on:
+                await log.pulse.wait(_TURN_RETRY_S)
+            if not log.goes_on:
+                return
+            await suspects.acquire()
+            tasks.create_task(self._stand_trial(suspects))
+        await log.folded(log.append(ServingBegan()))
+
+    async def _stand_trial(self, suspects: asyncio.Lock) -> None:
+        """
+        Keep the other suspected sessions waiting until this one has completed a unit, or has nothing to do.
+        """
+        log = self._log
+        try:
+            while log.goes_on and has_work(log.state) and not log.state.worker.completed_units:
+                await log.pulse.wait()
+        finally:
+            suspects.release()
 
     def _why_unfit(self) -> str | None:
         """

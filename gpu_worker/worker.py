@@ -53,6 +53,7 @@ class Worker:
                 settings.transcription_timeout_s,
             ),
             asyncio.Semaphore(settings.start_concurrency),
+            asyncio.Lock(),
         )
         self._stopping = asyncio.Event()
         self._is_empty = asyncio.Event()

@@ -57,6 +57,10 @@ class Assigned(Change, frozen=True):
     barren: int
 
 
+class ServingBegan(Change, frozen=True):
+    """The worker begins to work on the session."""
+
+
 class Unassigned(Change, frozen=True):
     """The session waits for another worker."""
 
@@ -305,6 +309,7 @@ AnyChange: TypeAlias = (
     | AttachRefused
     | Detached
     | Assigned
+    | ServingBegan
     | Unassigned
     | ConfigChanged
     | AudioReceived

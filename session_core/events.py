@@ -67,6 +67,10 @@ class AssignmentDeclined(Event, tag="wd1", frozen=True):
     reason: str
 
 
+class ServingBegan(Event, tag="sb1", frozen=True):
+    """The worker of this stamp begins to work: its death without a completed unit counts from here on."""
+
+
 class SpeechStarted(Event, tag="ss1", frozen=True):
     """The user's speech begins at `sample` of the input, at the model's rate."""
 
@@ -208,6 +212,7 @@ AnyEvent: TypeAlias = (
     | ClientDetached
     | WorkerAssigned
     | AssignmentDeclined
+    | ServingBegan
     | SpeechStarted
     | SpeechStopped
     | ModelUnitCompleted

@@ -64,6 +64,10 @@ def _assigned(state: State, change: ch.Assigned) -> State:
     return replace(state, worker=WorkerHold(change.generation, change.worker, barren=change.barren))
 
 
+def _serving_began(state: State, change: ch.ServingBegan) -> State:
+    return replace(state, worker=replace(state.worker, serving=True))
+
+
 def _unassigned(state: State, change: ch.Unassigned) -> State:
     return replace(state, worker=replace(state.worker, worker=None, barren=change.barren))
 
@@ -441,6 +445,7 @@ _EVOLVE: dict[type[ch.Change], Callable[[State, Any], State]] = {
     ch.AttachRefused: _same,
     ch.Detached: _detached,
     ch.Assigned: _assigned,
+    ch.ServingBegan: _serving_began,
     ch.Unassigned: _unassigned,
     ch.ConfigChanged: _config_changed,
     ch.AudioReceived: _audio_received,

@@ -492,6 +492,7 @@ _PROJECT: dict[type[ch.Change], Callable[[State, Any, State], Events]] = {
     ch.AttachRefused: _attach_refused,
     ch.Detached: _silent,
     ch.Assigned: _silent,
+    ch.ServingBegan: _silent,
     ch.Unassigned: _silent,
     ch.ConfigChanged: _config_changed,
     ch.AudioReceived: _silent,

@@ -99,6 +99,7 @@ TABLE: dict[type[Body], Rule] = {
     cmd.ConfirmAttachment: Rule(Phase.OPEN, Role.CLIENT, holders.confirm_attachment),
     cmd.CloseSession: Rule(Phase.OPEN, Role.CLIENT, holders.close_session),
     # What the model heard, chose and said.
+    ev.ServingBegan: Rule(Phase.OPEN, Role.WORKER, holders.serving_began),
     ev.SpeechStarted: Rule(Phase.OPEN, Role.WORKER, inputs.speech_started),
     ev.SpeechStopped: Rule(Phase.OPEN, Role.WORKER, inputs.speech_stopped),
     ev.ModelUnitCompleted: Rule(Phase.OPEN, Role.WORKER, outputs.unit_completed),

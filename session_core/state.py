@@ -78,6 +78,8 @@ class WorkerHold(Struct, frozen=True):
     generation: int = 0
     worker: str | None = None
     last_n: int = 0
+    serving: bool = False
+    """This generation has begun to work, as opposed to waiting for its turn."""
     completed_units: int = 0
     """Units completed by this generation."""
     barren: int = 0

@@ -68,14 +68,15 @@ def client_detached(state: State, body: ev.ClientDetached) -> Changes:
 def worker_assigned(state: State, body: ev.WorkerAssigned) -> Changes:
     """The next generation takes over.
 
-    One that had work and did none of it counts against the session: poison.
+    One that began to work, had work and did none of it counts against the session: poison. One that died while the
+    session waited for its turn does not: something else killed it.
     """
     held = state.worker
     if body.generation != held.generation + 1:
         return NOTHING
     barren = held.barren
     if held.worker is not None:
-        barren = _barren(state, counts=has_work(state))
+        barren = _barren(state, counts=held.serving and has_work(state))
     if barren >= state.pinned.limits.max_barren_workers:
         return end(state, EndReason.ENGINE_ERROR)
     return (ch.Assigned(body.worker, body.generation, barren),)
@@ -90,6 +91,11 @@ def assignment_declined(state: State, body: ev.AssignmentDeclined) -> Changes:
     if held.worker is None or body.generation != held.generation:
         return NOTHING
     return (ch.Unassigned(_barren(state, counts=False)),)
+
+
+def serving_began(state: State, body: ev.ServingBegan) -> Changes:
+    """The worker in office begins."""
+    return (ch.ServingBegan(),)
 
 
 def model_failed(state: State, body: ev.ModelFailed) -> Changes:

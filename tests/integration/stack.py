@@ -287,6 +287,17 @@ class Stack:
         await self._valkey.start()
         await self._guard_store()
 
+    async def suspend_store(self, out_s: float) -> None:
+        """
+        Let the store stand still for so long: it takes connections and answers nothing.
+        """
+        assert self._valkey.pid is not None
+        os.kill(self._valkey.pid, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(out_s)
+        finally:
+            os.kill(self._valkey.pid, signal.SIGCONT)
+
     def logs(self) -> str:
         """
         The last lines of every process.

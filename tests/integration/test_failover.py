@@ -237,11 +237,7 @@ async def test_poison(stack: Stack, undisturbed: bytes) -> None:
     assert 3 == len(found.workers)
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="a session that shares each of three workers with a poisoned one looks just like it to the fold",
-)
-async def test_poison_and_a_bystander(stack: Stack, undisturbed: bytes) -> None:
+async def test_poison_and_a_bystander(stack: Stack) -> None:
     """A session in mid-response that loses its worker to a poisoned one three times outlives it."""
     async with stack.keeping_workers():
         poisoned, bystander = Caller(), Caller()
@@ -261,7 +257,10 @@ async def test_poison_and_a_bystander(stack: Stack, undisturbed: bytes) -> None:
             await bystander.rest()
             await until(lambda: _all_running(stack))
 
-    assert {undisturbed} == set(replies)
+    # Time in which nobody worked is silence to the model, so answers may be cut; it does answer, and lives.
+    assert all(replies)
+    assert [] == [event for event in bystander.events if event["type"] == "error"]
+    await check_session(stack, bystander)
 
 
 async def _turn(stack: Stack) -> bytes:

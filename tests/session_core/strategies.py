@@ -225,6 +225,8 @@ def _detach(session: Scenario, draw: Draw) -> None:
 def _assign(session: Scenario, draw: Draw) -> None:
     generation = session.state.worker.generation + draw(st.sampled_from([1, 1, 1, 0, 2]))
     session.fact(ev.WorkerAssigned(f"w{generation}", generation))
+    if draw(st.booleans()):
+        session.worker(ev.ServingBegan())
 
 
 def _unassign(session: Scenario, draw: Draw) -> None:

@@ -302,9 +302,10 @@ def test_a_failed_worker_leaves_the_session_waiting() -> None:
 
 
 def fail(session: Scenario, workers: int) -> list[wire.ServerEvent]:
-    """Let `workers` workers come after the one in office, each dying without a word."""
+    """Let `workers` workers come after the one in office, each dying after it began to work."""
     events: list[wire.ServerEvent] = []
     for _ in range(workers):
+        session.worker(ev.ServingBegan())
         generation = session.state.worker.generation + 1
         events = session.fact(ev.WorkerAssigned(f"w{generation}", generation))
     return events
@@ -332,6 +333,20 @@ def test_a_response_that_nobody_gives_is_poison() -> None:
         events[0].response.status,
         events[0].response.status_details,
     )
+
+
+def test_a_session_that_waited_for_its_turn_is_not_to_blame() -> None:
+    """A worker that died before it began to work on this session was killed by another one."""
+    session = Scenario.live()
+    session.audio()
+    for generation in range(2, 10):
+        session.fact(ev.WorkerAssigned("w", generation))
+
+    assert 0 == session.state.worker.barren
+    session.worker(ev.ServingBegan())
+    assert session.state.worker.serving
+    session.fact(ev.WorkerAssigned("w", 10))
+    assert (1, False) == (session.state.worker.barren, session.state.worker.serving)
 
 
 def test_an_idle_session_is_never_poison() -> None:

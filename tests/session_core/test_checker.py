@@ -10,11 +10,11 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
+from replay_tools.lint import Body, Playback, Seen, read, violations
 from session_core import commands as cmd
 from session_core import events as ev
 from session_core.config import Transcription, TurnDetection, Way
 from session_core.items import Item, Role
-from tests.session_core.checker import Body, Playback, Seen, read, violations
 from tests.session_core.scenario import CONFIG, Scenario
 
 Edit = Callable[[list[Seen]], list[Seen]]

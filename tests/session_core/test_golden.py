@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 
+from replay_tools.lint import read, violations
 from session_core import wire
 from session_core.config import Way
 from session_core.events import SessionOpened
 from session_core.journal import decode_entry, encode_entry
 from session_core.reducer import REDUCER_VERSION
-from tests.session_core.checker import read, violations
 from tests.session_core.golden.make import GOLDEN, SCENARIOS, digests, load, pinned
 from tests.session_core.scenario import folded, type_of
 

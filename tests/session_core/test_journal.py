@@ -40,6 +40,7 @@ BODIES: list[Body] = [
     ev.ClientAttached("a", "g", 1, None, b"h"),
     ev.ClientDetached(1),
     ev.WorkerAssigned("w", 1),
+    ev.ServingBegan(),
     ev.AssignmentDeclined(1, "full"),
     ev.SpeechStarted(1),
     ev.SpeechStopped(2),

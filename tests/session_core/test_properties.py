@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 
+from replay_tools.lint import read, violations
 from session_core import commands as cmd
 from session_core import wire
 from session_core.config import Way
@@ -23,7 +24,6 @@ from session_core.journal import Role, Stamp, decode_entry
 from session_core.reducer import reduce_bytes
 from session_core.state import Phase, State
 from session_core.units import next_unit
-from tests.session_core.checker import read, violations
 from tests.session_core.golden.make import SCENARIOS, load
 from tests.session_core.scenario import Scenario, folded
 from tests.session_core.strategies import sessions
