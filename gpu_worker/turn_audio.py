@@ -4,8 +4,6 @@ The input that turn detection listens to, and where it begins.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gpu_worker.input_audio import InputAudio, InputReader
 from gpu_worker.turns.settings import DetectionSettings, detection_settings
 from gpu_worker.turns.stage import Hearing
@@ -22,13 +20,9 @@ class TurnAudio:
     Holds the input that a session's turn detection may need; lives as long as the worker follows the session.
 
     Until a listener takes it over, that is what a new owner would listen to again.
-
-    Args:
-        presets: the operator's settings for `semantic_vad`, by eagerness.
     """
 
-    def __init__(self, presets: Mapping[str, DetectionSettings]) -> None:
-        self._presets = presets
+    def __init__(self) -> None:
         self._reader: InputReader | None = None
         self._in_use = False
 
@@ -36,7 +30,7 @@ class TurnAudio:
         """
         Read the client's wishes.
         """
-        return detection_settings(wanted, self._presets)
+        return detection_settings(wanted)
 
     def hold(self, state: State, audio: InputAudio) -> None:
         """

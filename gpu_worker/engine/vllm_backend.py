@@ -140,7 +140,10 @@ class VllmBackend:
             async for token_ids, sampling in chunks:
                 piece = token_ids
                 for drawn in range(sampling.max_tokens):
-                    pieces.put_nowait(Chunk(piece, replace(sampling, max_tokens=1, drawn=drawn)))
+                    one = (
+                        sampling if sampling.max_tokens == 1 else replace(sampling, max_tokens=1, drawn=drawn)
+                    )
+                    pieces.put_nowait(Chunk(piece, one))
                     token = (await anext(outputs)).token_ids[0]
                     ends = drawn + 1 == sampling.max_tokens or token in sampling.stop_token_ids
                     yield Sampled((token,), ends)

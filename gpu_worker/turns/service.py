@@ -66,9 +66,7 @@ class TurnDetectionService:
         self._changed.set()
         structlog.get_logger().error("turns.given_up", reason=str(last))
 
-    async def open(
-        self, settings: DetectionSettings, hearing: Hearing, news: Pulse | None = None
-    ) -> Turns:
+    async def open(self, settings: DetectionSettings, hearing: Hearing, news: Pulse | None = None) -> Turns:
         """
         Begin to listen to a session as the stage does; waits while the model is being loaded again.
 

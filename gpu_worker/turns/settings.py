@@ -7,7 +7,6 @@ what follows from a start or a stop, not where it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -50,25 +49,8 @@ class DetectionSettings(Struct, frozen=True, forbid_unknown_fields=True):
         return SETTLE_MS + self.silence_ms + 500
 
 
-SEMANTIC_PRESETS: Final[Mapping[str, DetectionSettings]] = {
-    "low": DetectionSettings(silence_ms=1200),
-    "medium": DetectionSettings(silence_ms=700),
-    "high": DetectionSettings(silence_ms=350),
-    "auto": DetectionSettings(silence_ms=700),
-}
-"""What stands in for `semantic_vad`, by eagerness: the less eager, the longer a pause the user may make."""
-
-
-def detection_settings(
-    wanted: TurnDetection, semantic_presets: Mapping[str, DetectionSettings] = SEMANTIC_PRESETS
-) -> DetectionSettings:
+def detection_settings(wanted: TurnDetection) -> DetectionSettings:
     """
-    Read a client's wishes.
-
-    Args:
-        wanted: what the client asked for.
-        semantic_presets: the operator's, by eagerness; one that it lacks is heard as "auto".
+    Read a client's wishes. `semantic_vad` comes with the silence that the operator's gateway chose for its eagerness.
     """
-    if wanted.kind == "semantic_vad":
-        return semantic_presets.get(wanted.eagerness, semantic_presets["auto"])
     return DetectionSettings(threshold=wanted.threshold, silence_ms=wanted.silence_duration_ms)

@@ -68,8 +68,8 @@ def client_detached(state: State, body: ev.ClientDetached) -> Changes:
 def worker_assigned(state: State, body: ev.WorkerAssigned) -> Changes:
     """The next generation takes over.
 
-    One that began to work, had work and did none of it counts against the session: poison. One that died while the
-    session waited for its turn does not: something else killed it.
+    One that began to work, had work and did none of it counts against the session: poison. One that died
+    while the session waited for its turn does not: something else killed it.
     """
     held = state.worker
     if body.generation != held.generation + 1:

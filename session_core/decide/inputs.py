@@ -99,11 +99,19 @@ def speech_started(state: State, body: ev.SpeechStarted) -> Changes:
 
 
 def long_overlap(state: State, heard_to_sample: int) -> Changes:
-    """Interrupt a response that the user has talked over for long enough to be no acknowledgement."""
-    wait_ms, began = state.config.overlap_barge_in_ms, state.input.speech_from
-    if state.response is None or began is None or not wait_ms or not speech_interrupts(state):
+    """Interrupt a response that the user has talked over for long enough to be no acknowledgement.
+
+    That speech is over is told only after turn detection's silence, so until then it may be over.
+    """
+    wait_ms, began, detection = (
+        state.config.overlap_barge_in_ms,
+        state.input.speech_from,
+        state.config.turn_detection,
+    )
+    if state.response is None or began is None or detection is None or not wait_ms:
         return NOTHING
-    if heard_to_sample - max(began, state.response.after_sample) < ms_to_samples(state, wait_ms):
+    certain = ms_to_samples(state, wait_ms + detection.silence_duration_ms)
+    if not speech_interrupts(state) or heard_to_sample - max(began, state.response.after_sample) < certain:
         return NOTHING
     return (
         ch.OverlapDecided("barge_in", "long_overlap_speech"),

@@ -210,8 +210,7 @@ async def test_a_short_acknowledgement_does_not_stop_the_response(
 ) -> None:
     """Speech under `overlap_barge_in_ms` leaves the response alone; longer speech stops it."""
     plugin = LoopbackPlugin()
-    detection = TurnDetection(silence_duration_ms=200)
-    config = replace(vad_config(plugin, detection=detection), overlap_barge_in_ms=700)
+    config = replace(vad_config(plugin), overlap_barge_in_ms=700)
     client = Client(scene, store, config, plugin.profile)
     answer = np.concatenate((silence(400), clip("austen_0930.wav"), silence(700)))
     async with scene.worker(plugin):

@@ -15,7 +15,7 @@ from tests.session_core.scenario import CONFIG, PROFILE, Scenario, error, one, r
 from tests.session_core.sequences import CLOSED, DONE
 
 VAD = replace(CONFIG, turn_detection=TurnDetection())
-PATIENT = replace(VAD, overlap_barge_in_ms=200)
+PATIENT = replace(CONFIG, turn_detection=TurnDetection(silence_duration_ms=0), overlap_barge_in_ms=200)
 MS = 24
 STARTED, STOPPED = "input_audio_buffer.speech_started", "input_audio_buffer.speech_stopped"
 
@@ -111,6 +111,18 @@ def test_long_speech_interrupts_at_the_unit_that_heard_it() -> None:
     assert ch.UnitTaken(unit, muted=True) == session.changes[0]
     details = one(events, wire.ResponseDone).response.status_details
     assert wire.StatusDetails(type="cancelled", reason="turn_detected", cause="speech") == details
+
+
+def test_speech_is_long_only_when_silence_would_have_shown_its_end() -> None:
+    """What turn detection still listens to may be over already: its silence comes on top."""
+    waiting = replace(PATIENT, turn_detection=TurnDetection(silence_duration_ms=160))
+    session = speaking(waiting)
+    session.worker(ev.SpeechStarted(0))
+    for _ in range(4):
+        session.speaks(" there")
+        assert session.state.response is not None
+    session.speaks(" and")
+    assert session.state.response is None
 
 
 def test_overlap_begins_with_the_response() -> None:
