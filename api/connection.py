@@ -24,11 +24,12 @@ from api.heads import newest_head
 from api.opening import Joined
 from api.outbox import Outbox, Verdict
 from api.pacer import Pacer
-from api.socket import ClientSocket
+from api.socket import NORMAL_CLOSURE, ClientSocket
 from eventstore.errors import CursorLost, EventStoreError, StoreClosed, StoreUnavailable, UnknownSession
 from session_core import commands as cmd
 from session_core import events as ev
 from session_core import wire
+from session_core.config import Way
 from session_core.deadlines import next_deadline
 from session_core.fold import encode_snapshot
 from session_core.state import EndReason, State
@@ -265,7 +266,11 @@ class Connection:
                 except CodecError as error:
                     await self._refuse(error)
                 text = await self._socket.receive()
-        except (SocketClosed, StoreClosed):
+        except SocketClosed as closed:
+            if closed.code == NORMAL_CLOSURE and self._context.way is Way.OPENAI:
+                # These clients have no other word for it, and a session that nobody resumes holds its slot.
+                self._attachment.append(cmd.CloseSession())
+        except StoreClosed:
             return
 
     def _take(self, text: str | None) -> None:

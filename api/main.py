@@ -31,7 +31,7 @@ def run_gateway(settings: GatewaySettings) -> None:
 
 async def serve_gateway(settings: GatewaySettings) -> None:
     """Open the store and serve on it until SIGTERM or SIGINT, inside a running loop."""
-    async with open_store(settings.store_url) as store:
+    async with open_store(settings.store_url, durability=settings.durability) as store:
         server = make_server(create_app(store, settings), settings)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

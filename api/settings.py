@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 from msgspec import Struct
 
@@ -23,6 +25,7 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8000
     store_url: str = "redis://127.0.0.1:6379"
+    durability: Literal["relaxed", "durable"] = "relaxed"
     limits: Limits = Limits()
     """Pinned in each session that this gateway opens."""
 

@@ -13,6 +13,7 @@ Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
+NORMAL_CLOSURE = 1000
 ABNORMAL_CLOSURE = 1006
 
 

@@ -10,8 +10,10 @@ import asyncio
 import uvloop
 
 from api.main import serve_gateway
+from eventstore import StoreUnavailable
 
 from . import heap, logs
+from .errors import StartFailed
 from .settings import STORE_FLAGS, add_flags, from_arguments
 
 FLAGS = {**STORE_FLAGS, "--host": "gateway.host", "--port": "gateway.port"}
@@ -32,5 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     logs.configure(settings.log_level)
     heap.settle()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve_gateway(settings.for_gateway()))
+        try:
+            runner.run(serve_gateway(settings.for_gateway()))
+        except StoreUnavailable as error:
+            raise StartFailed("the gateway", str(error)) from error
     return 0

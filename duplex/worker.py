@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import argparse
 
+from eventstore import StoreUnavailable
 from gpu_worker.main import run_worker
 
 from . import heap, logs
+from .errors import StartFailed
 from .settings import STORE_FLAGS, add_flags, from_arguments
 
 FLAGS = {**STORE_FLAGS, "--model": "worker.model", "--capacity": "worker.capacity"}
@@ -28,5 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = from_arguments(arguments).settings
     logs.configure(settings.log_level)
     heap.settle()
-    run_worker(settings.for_worker())
+    try:
+        run_worker(settings.for_worker())
+    except StoreUnavailable as error:
+        raise StartFailed("the worker", str(error)) from error
     return 0

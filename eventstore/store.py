@@ -183,7 +183,7 @@ class EventStore(ABC):
     @abstractmethod
     async def forget_process(self, process_id: str) -> bool:
         """
-        Remove a process and its heartbeat, unless one of its slots is held: somebody has to see to that one first.
+        Remove a process and its heartbeat, unless one of its slots is held: somebody sees to that one first.
 
         Returns:
             Whether it is forgotten.

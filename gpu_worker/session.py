@@ -52,8 +52,8 @@ class Stages(NamedTuple):
     opening: asyncio.Semaphore
     """Bounds how many contexts are built at once."""
     suspects: asyncio.Lock
-    """Sessions whose last worker died before it completed a unit begin one at a time, until they have shown that it
-    was not them: a session that kills its worker takes no other one's good name along."""
+    """Sessions whose last worker died before it completed a unit begin one at a time, until they have shown
+    that it was not them: a session that kills its worker takes no other one's good name along."""
 
 
 class SessionRunner:

@@ -1,5 +1,5 @@
 """
-The inspection commands: `ls`, `show`, `state`, `verify`, `tail`. They only read.
+The inspection commands: `ls`, `show`, `state`, `verify`, `lint`, `tail`. They only read.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from eventstore import EventStore, EventStoreError
 
 from .cursor import Cursor, covers, parse_cursor, reaches
 from .errors import BadCursor, ReplayError
+from .lint import Seen, read, violations
 from .reader import read_steps
 from .render import Renderer, Style, state_json
 from .summary import summarise_all, table
@@ -52,6 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser, common: argparse.ArgumentPars
     which = check.add_mutually_exclusive_group(required=True)
     which.add_argument("session", nargs="?", metavar="SESSION")
     which.add_argument("--all", action="store_true", help="every session of the store")
+    lint = commands.add_parser(
+        "lint", help="check the order and the number of a session's outbound events", parents=parents
+    )
+    lint.add_argument("session", metavar="SESSION")
 
 
 async def run(arguments: argparse.Namespace, store: EventStore) -> int:
@@ -70,6 +75,8 @@ async def run(arguments: argparse.Namespace, store: EventStore) -> int:
             case "verify":
                 sessions = await store.sessions() if arguments.all else [arguments.session]
                 return await _verify(store, sessions, named=arguments.all)
+            case "lint":
+                return await _lint(store, arguments.session)
             case _:
                 return await _show(store, arguments)
     except (ReplayError, EventStoreError) as error:
@@ -129,6 +136,20 @@ async def _verify(store: EventStore, sessions: list[str], *, named: bool) -> int
         outcomes.append(report.outcome)
     # One failure outweighs any number of sessions without a digest.
     return Outcome.FAILED if Outcome.FAILED in outcomes else max(outcomes)
+
+
+async def _lint(store: EventStore, session_id: str) -> int:
+    """
+    Check the canonical events: what every client of the session was shown, or a part of it.
+    """
+    events: list[Seen] = []
+    async with aclosing(read_steps(store, session_id)) as steps:
+        async for step in steps:
+            session_events = [event for event, addressee in step.reduction.outbound if addressee is None]
+            events.extend(read(msgspec.json.encode(event)) for event in session_events)
+    wrong = violations(events)
+    _print(wrong or [f"{len(events)} events, in order"])
+    return 1 if wrong else 0
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -21,7 +21,15 @@ from .reader import Step
 
 NUMBER_WIDTH = 6
 _QUIET_CHANGES = frozenset(
-    {ch.AudioReceived, ch.UnitTaken, ch.Spoken, ch.PartRendered, ch.Listened, ch.PlaybackMoved, ch.HeartbeatSeen}
+    {
+        ch.AudioReceived,
+        ch.UnitTaken,
+        ch.Spoken,
+        ch.PartRendered,
+        ch.Listened,
+        ch.PlaybackMoved,
+        ch.HeartbeatSeen,
+    }
 )
 """What an entry of a run may do: the steady state of a conversation."""
 _SAID = frozenset({"unit", "decision", "first_sample", "input_samples", "silence_samples"})

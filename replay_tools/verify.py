@@ -51,7 +51,8 @@ class Report(NamedTuple):
         match self.outcome:
             case Outcome.VERIFIED:
                 line = (
-                    f"verified: {self.entries} entries, {self.outbound} outbound events, "
+                    f"verified, replay equals the live run: {self.entries} entries, "
+                    f"{self.outbound} outbound events, "
                     f"{self.digests} {'digest matches' if self.digests == 1 else 'digests match'}"
                 )
                 return f"{line}; the last {self.uncovered} entries are after it" if self.uncovered else line
@@ -82,7 +83,8 @@ class Verifier:
     """
     One verification; fed the journal's entries in order, then asked once for its report.
 
-    Holds one small tuple per entry since the last digest, never the journal.
+    Holds one small tuple per entry, never the journal: a gateway that stood still may append its digest when
+    newer ones are there already.
     """
 
     def __init__(self, start: Beginning | None = None, *, round_trip_at: int = 0) -> None:
@@ -93,10 +95,10 @@ class Verifier:
             start: where the fold begins; None: with the journal.
             round_trip_at: after so many entries a second fold starts from a snapshot; 0 for none.
         """
-        self.fold, cursor = start or Beginning()
+        self.fold, self._start = start or Beginning()
         self._round_trip_at = round_trip_at
         self._shadow: Fold | None = None
-        self._points = {cursor: self._point(0)}
+        self._points = {self._start: self._point(0)}
         self._entries = 0
         self._matched: list[_Point] = []
         self._named = 0
@@ -146,14 +148,16 @@ class Verifier:
             return
         recorded, where = step.entry.body, f"the digest at {step.id} (entry {step.number})"
         upto = EntryId(*recorded.upto)
+        if upto < self._start:
+            return  # The snapshot stands for what a gateway says late of the entries before it.
         point = self._points.get(upto)
         if point is None:
             raise _Failure(f"{where} vouches for the entries up to {upto}, where there is none")
         self._compare(recorded, point, where)
         self._matched.append(point)
         # The digest's own entry is compared field by field, so it is vouched for once nothing lies between.
-        self._named = step.number if point.number == step.number - 1 else point.number
-        self._points = {at: kept for at, kept in self._points.items() if kept.number >= point.number}
+        named = step.number if point.number == step.number - 1 else point.number
+        self._named = max(self._named, named)
 
     def _compare(self, recorded: OutboundDigest, point: _Point, where: str) -> None:
         last_seq = self._matched[-1].seq if self._matched else 0

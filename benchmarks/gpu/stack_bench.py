@@ -1,5 +1,5 @@
 """
-What the whole stack costs over the engine alone: journal, worker, `frames_lm`, vLLM; and what a failover costs.
+What the whole stack costs over the engine alone, journal, worker and `frames_lm`; and what a failover costs.
 
     python -m benchmarks.gpu.stack_bench --shape 7b --sessions 1,16,64,96,128
     python -m benchmarks.gpu.stack_bench --shape tiny --sessions 1,4 --context 60 --units 40 --dtype float32 \
@@ -216,7 +216,10 @@ async def run(options: argparse.Namespace) -> None:
         boot_s = round(time.perf_counter() - began, 1)
         gc.collect()
         gc.freeze()
-        print(json.dumps({"boot_s": boot_s, "kv": engine.kv_budget._asdict(), "capacity": engine.capacity}), flush=True)
+        print(
+            json.dumps({"boot_s": boot_s, "kv": engine.kv_budget._asdict(), "capacity": engine.capacity}),
+            flush=True,
+        )
         async with ValkeyServer(Path(folder), fsync="never") as valkey:
             bench = Bench(engine, settings, valkey.url, options)
             for count in counts:

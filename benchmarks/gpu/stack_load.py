@@ -1,10 +1,10 @@
 """
 The load of `stack_bench`: sessions with a past, which speak in real time straight into their journals.
 
-Started by `stack_bench` as a process of its own. It is gateway and client at once, but for the socket: it opens
-sessions, gives them a past of recorded units, assigns them to the worker, then appends 80 ms of audio to each
-every 80 ms. Afterwards it reads the journals: a unit took from the entry that completed its input to its own
-entry, by the store's clock.
+Started by `stack_bench` as a process of its own. It is gateway and client at once, but for the socket: it
+opens sessions, gives them a past of recorded units, assigns them to the worker, then appends 80 ms of audio
+to each every 80 ms. Afterwards it reads the journals: a unit took from the entry that completed its input to
+its own entry, by the store's clock.
 
 Says `begin` and `end` around what is measured, and `kill` when the first worker is to die; waits for a line
 then. What else it says is the result, as JSON.
@@ -114,7 +114,7 @@ class Session:
         """
         self.speak(audio)
         await self._writer.flush()
-        while (entries := await self.entries())[-1].kind != "unit":
+        while (entries := await self.entries())[-1].kind != "unit":  # noqa: ASYNC110 - one reader is enough
             await asyncio.sleep(0.05)
         self.cursor = entries[-1].at
 

@@ -51,6 +51,6 @@ class DetectionSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 def detection_settings(wanted: TurnDetection) -> DetectionSettings:
     """
-    Read a client's wishes. `semantic_vad` comes with the silence that the operator's gateway chose for its eagerness.
+    Read a client's wishes. `semantic_vad` comes with the silence that the gateway chose for its eagerness.
     """
     return DetectionSettings(threshold=wanted.threshold, silence_ms=wanted.silence_duration_ms)

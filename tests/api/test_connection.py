@@ -18,7 +18,7 @@ from session_core import commands as cmd
 from session_core import events as ev
 from session_core.config import Limits
 from session_core.fold import Fold
-from session_core.state import EndReason
+from session_core.state import EndReason, Phase
 from tests.api.conftest import World, fast, until
 
 DUPLEX_SESSION = {"model": "loopback", "modalities": ["text", "audio"], "extra_body": {"auto_response": True}}
@@ -309,12 +309,32 @@ async def test_lost_client_is_detached(world: World) -> None:
     client = await site.client()
     session_id = (await client.next())["session"]["id"]
     await client.append(bytes(960))
-    await client.connection.close()
+    await until(lambda: site.gateway.stats.commands == 1)
+    client.connection.transport.abort()
     await worker.detached(session_id)
     await site.released()
     bodies = world.bodies(session_id)
     assert ev.ClientDetached(1) in bodies
     assert cmd.AppendAudio(bytes(960)) in bodies
+
+
+@pytest.mark.parametrize(("path", "ended"), [("/v1/realtime", True), ("/v1/duplex", False)])
+async def test_a_clean_close_is_the_end_on_openais_way(world: World, path: str, ended: bool) -> None:
+    """OpenAI's clients say goodbye by closing; duplex clients have a word for it and may come back."""
+    worker, site = await world.worker(), await world.site()
+    client = await site.client(path)
+    if not ended:
+        await client.send("session.update", session={})
+    session_id = (await client.get("session.created"))["session"]["id"]
+    await client.connection.close()
+    await site.released()
+    state = await worker.state(
+        session_id,
+        lambda state: (
+            state.phase is Phase.ENDED or (state.attachment.generation == 1 and not state.attachment.attached)
+        ),
+    )
+    assert ended == (state.phase is Phase.ENDED)
 
 
 async def test_digest_matches_a_fold(world: World) -> None:
@@ -408,7 +428,8 @@ async def test_client_lost_in_an_outage_is_detached_after_it(world: World) -> No
     session_id = (await client.next())["session"]["id"]
     world.server.available = False
     await client.append(bytes(960))
-    await client.connection.close()
+    await until(lambda: site.gateway.stats.commands == 1)
+    client.connection.transport.abort()
     await until(lambda: site.gateway.stats.sockets == 0)
     world.server.restart()
     await worker.detached(session_id)

@@ -78,7 +78,7 @@ async def test_stock_client_resumes_by_query(world: World) -> None:
     client = await site.client()
     created = await client.next()
     session_id, token = created["session"]["id"], created["resume_token"]
-    await client.connection.close()
+    client.connection.transport.abort()
     await worker.detached(session_id)
     await worker.store.append(session_id, encode_entry(ev.ClientDetached(1)))
     target = f"/v1/realtime?session_id={session_id}&resume_token={token}&last_received_server_event_seq=0"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -41,6 +41,9 @@ EXPECTED_REFUSALS = {LIVEKIT: ["response_cancel_not_active"]}
 """
 By client. LiveKit's cancels what the service has already cancelled, and passes over the answer.
 """
+AS_CLOSED = (EndReason.CLOSED, EndReason.GRACE)
+"""Clients made for OpenAI's service have no word for the end: a clean close ends the session, a lost
+connection runs out its grace. Which it is depends on how the client shuts down."""
 WAYS = [pytest.param((), id="as it comes"), pytest.param(("--explicit",), id="explicit")]
 
 
@@ -90,27 +93,27 @@ async def new_session(service: Stack, known: Sequence[str]) -> str:
 
 
 async def check_journal(
-    service: Stack, session_id: str, reason: EndReason, refused: Sequence[str] = ()
+    service: Stack, session_id: str, reasons: Collection[EndReason], refused: Sequence[str] = ()
 ) -> None:
     """
     The session ended as it should, and the service saw the conversation as the client did.
     """
-    found = await ended_journal(service, session_id, reason, refused)
+    found = await ended_journal(service, session_id, reasons, refused)
     done = [event["response"] for event in found if event["type"] == "response.done"]
     assert ["completed", "cancelled", "completed"] == [response["status"] for response in done]
     assert "turn_detected" == done[1]["status_details"]["reason"]
 
 
 async def ended_journal(
-    service: Stack, session_id: str, reason: EndReason, refused: Sequence[str] = ()
+    service: Stack, session_id: str, reasons: Collection[EndReason], refused: Sequence[str] = ()
 ) -> list[Event]:
     """
     Wait for a session's end; gives the events that its client was sent.
 
-    It ended for the reason given, its journal verifies, and nothing was refused but what `refused` names.
+    It ended for one of the reasons given, its journal verifies, and nothing was refused but what `refused` names.
     """
     state = await service.state_when(session_id, lambda state: state.phase is Phase.ENDED)
-    assert reason is state.end_reason
+    assert state.end_reason in reasons
     code, output = await run_duplex("replay", "verify", session_id, "--redis", service.store_url)
     assert 0 == code, output
     events = (await record(service.store, session_id)).outbound
@@ -132,7 +135,7 @@ async def test_a_stock_client(
     report = await converse(family, url, tmp_path, *options, CA_FILE=str(front.certificate))
     check_report(report)
     refused = EXPECTED_REFUSALS.get(family, ())
-    await check_journal(service, await new_session(service, known), EndReason.GRACE, refused)
+    await check_journal(service, await new_session(service, known), AS_CLOSED, refused)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +152,7 @@ async def test_the_duplex_client(
     known = await service.store.sessions()
     report = await converse(OMNI, service.url(), tmp_path, *options, rate_hz=rate_hz)
     check_report(report)
-    await check_journal(service, await new_session(service, known), EndReason.CLOSED)
+    await check_journal(service, await new_session(service, known), (EndReason.CLOSED,))
 
 
 @pytest.mark.parametrize("family", [AGENTS, PIPECAT, LIVEKIT], ids=name)
@@ -163,20 +166,20 @@ async def test_a_function(service: Stack, tmp_path: Path, family: Family) -> Non
     assert [] == report.errors, report.log[-4000:]
     assert "[echo of add: 5]" == report.answers[-1].transcript.strip()
     assert report.answers[-1].audio
-    found = await ended_journal(service, await new_session(service, known), EndReason.GRACE)
+    found = await ended_journal(service, await new_session(service, known), AS_CLOSED)
     [called] = [event for event in found if event["type"] == "response.function_call_arguments.done"]
     assert ("add", {"a": 2, "b": 3}) == (called["name"], msgspec.json.decode(called["arguments"]))
 
 
 @pytest.mark.parametrize(
-    ("family", "reason", "resumed"),
+    ("family", "reasons", "resumed"),
     [
-        pytest.param(SDK, EndReason.GRACE, {"session.created": 2}, id="openai"),
-        pytest.param(OMNI, EndReason.CLOSED, {"connection.resumed": 1}, id="omni"),
+        pytest.param(SDK, AS_CLOSED, {"session.created": 2}, id="openai"),
+        pytest.param(OMNI, (EndReason.CLOSED,), {"connection.resumed": 1}, id="omni"),
     ],
 )
 async def test_a_cut_connection(
-    service: Stack, tmp_path: Path, family: Family, reason: EndReason, resumed: Mapping[str, int]
+    service: Stack, tmp_path: Path, family: Family, reasons: Collection[EndReason], resumed: Mapping[str, int]
 ) -> None:
     """
     The network breaks in mid-answer: the client resumes with the means that it has, and the answer is whole.
@@ -196,7 +199,7 @@ async def test_a_cut_connection(
     report = talking.result()
     check_report(report)
     assert resumed.items() <= report.seen.items()
-    await check_journal(service, session_id, reason)
+    await check_journal(service, session_id, reasons)
     assert 2 == (await service.state(session_id)).attachment.generation
 
 

@@ -42,7 +42,7 @@ async def test_the_demo_runs_from_any_folder(tmp_path: Path) -> None:
     code, output = await duplex("demo", cwd=tmp_path)
 
     assert 0 == code
-    assert "verified: " in output
+    assert "verified, replay equals the live run: " in output
     assert output.endswith("all stopped\n")
     assert (tmp_path / "out" / "demo-reply.wav").exists()
 

@@ -96,7 +96,11 @@ async def test_state_is_that_at_the_cursor(capsys: pytest.CaptureFixture[str]) -
         await replay(store, "state", script.session_id)
         ended = json.loads(capsys.readouterr().out)
 
-    assert (7, "open", True) == (speaking["seq"], speaking["phase"], speaking["response"]["message"] is not None)
+    assert (7, "open", True) == (
+        speaking["seq"],
+        speaking["phase"],
+        speaking["response"]["message"] is not None,
+    )
     assert ("ended", None) == (ended["phase"], ended["response"])
 
 
@@ -168,3 +172,32 @@ def _damaged() -> Script:
     data[50] ^= 1
     script.entries[5] = Entry(script.entries[5].id, bytes(data))
     return script
+
+
+async def test_lint_finds_a_sound_session_sound(capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    The events of a conversation are in order, and counted.
+    """
+    script = conversation()
+
+    async with serving(script) as store:
+        code = await replay(store, "lint", script.session_id)
+
+    assert 0 == code
+    assert "20 events, in order\n" == capsys.readouterr().out
+
+
+async def test_lint_tells_what_is_wrong(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Each broken rule is a line, and the exit code is 1.
+    """
+    monkeypatch.setattr("replay_tools.cli.violations", lambda events: ["response.done (number 9): twice"])
+    script = conversation()
+
+    async with serving(script) as store:
+        code = await replay(store, "lint", script.session_id)
+
+    assert 1 == code
+    assert "response.done (number 9): twice\n" == capsys.readouterr().out

@@ -26,7 +26,9 @@ def test_a_sound_journal_is_verified() -> None:
     report = verify_entries(CONVERSATION.entries)
 
     assert Outcome.VERIFIED == report.outcome
-    assert "verified: 36 entries, 20 outbound events, 3 digests match" == str(report)
+    assert "verified, replay equals the live run: 36 entries, 20 outbound events, 3 digests match" == str(
+        report
+    )
 
 
 async def test_a_session_is_verified_in_its_store() -> None:
@@ -50,6 +52,23 @@ def test_a_journal_without_a_digest_has_nothing_to_compare() -> None:
 
     assert Outcome.NOTHING_TO_COMPARE == report.outcome
     assert "nothing to compare: 7 entries, no digest among them" == str(report)
+
+
+def test_a_digest_may_come_after_a_newer_one() -> None:
+    """
+    A gateway that stood still appends its digest late; it is compared with the fold of then.
+    """
+    script = opened()
+    script.hear(2)
+    late = script.fold.outbound_digest()
+    script.hear(2)
+    script.digest()
+    script.fact(late)
+
+    report = verify_entries(script.entries)
+
+    assert Outcome.VERIFIED == report.outcome
+    assert 2 == report.digests
 
 
 def test_entries_after_the_last_digest_are_counted_as_uncovered() -> None:

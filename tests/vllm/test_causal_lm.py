@@ -20,25 +20,11 @@ from session_core.config import Modality, SessionConfig
 from session_core.items import Item, Part, Role
 from tests.gpu_worker import client as gateway
 from tests.gpu_worker.client import Client, Scene
+from tests.vllm.roles import SharedCausal
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SESSION_ID = "sess_44_foQB8IBNWszu35otcHR0Ng"
-
-
-class SharedPlugin(CausalLmPlugin):
-    """A worker's plugin on an engine that others use too: it neither loads nor stops it."""
-
-    def __init__(self, settings: CausalLmSettings, engine: Engine) -> None:
-        super().__init__(settings)
-        self._shared = engine
-
-    async def start(self) -> None:
-        """Takes the engine that is there."""
-        self.use(self._shared)
-
-    async def aclose(self) -> None:
-        """Leaves the engine to the others."""
 
 
 class Chat(Client):
@@ -88,7 +74,7 @@ async def chat(
 @pytest.fixture
 def plugin(settings: CausalLmSettings, engine: Engine) -> CausalLmPlugin:
     """The plugin of a worker on the shared engine."""
-    return SharedPlugin(settings, engine)
+    return SharedCausal(settings, engine)
 
 
 async def test_answer_is_what_the_model_says_to_the_prompt(

@@ -20,7 +20,10 @@ from gpu_worker.engine.errors import EngineDied
 from gpu_worker.engine.sampling import UnitSampling
 from session_core import commands as cmd
 from session_core.events import ModelFailed
-from tests.vllm.test_causal_lm import SharedPlugin, chat
+from tests.gpu_worker.client import Scene
+from tests.vllm.roles import SharedCausal, SharedFrames, ended, loudnesses, new_talk, two_workers
+from tests.vllm.test_causal_lm import chat
+from tests.vllm.test_handover import frames_settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -83,7 +86,7 @@ async def test_conversation_with_the_cache_is_the_same(
     """A conversation whose context is rebuilt at every answer has the same tokens with the cache."""
     runs = []
     for used in (engine, doomed[0]):
-        async with chat(monkeypatch, SharedPlugin(settings, used)) as talk:
+        async with chat(monkeypatch, SharedCausal(settings, used)) as talk:
             for number in range(4):
                 # Other instructions change the context from its beginning.
                 await talk.ask(
@@ -92,6 +95,51 @@ async def test_conversation_with_the_cache_is_the_same(
             runs.append(talk.units())
         assert await used.is_empty()
     assert runs[0] == runs[1]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def second_doomed(settings: CausalLmSettings) -> AsyncIterator[tuple[Engine, set[int]]]:
+    """Another engine that may be killed, and its processes."""
+    before = children()
+    loaded = await Engine.start(settings)
+    try:
+        yield loaded, children() - before
+    finally:
+        loaded.shutdown()
+
+
+async def test_sessions_leave_a_dead_engine(
+    settings: CausalLmSettings, engine: Engine, second_doomed: tuple[Engine, set[int]]
+) -> None:
+    """
+    Killed under load, an engine takes its worker along; every session goes on in another one, token by token.
+    """
+    doomed_engine, processes = second_doomed
+    voices = [loudnesses(30, seed=number) for number in range(4)]
+    alive = SharedFrames(frames_settings(settings), engine)
+    told = []
+    for first in (alive, SharedFrames(frames_settings(settings), doomed_engine)):
+        scene = Scene()
+        async with two_workers(scene, first, alive) as (store, (_, serving), _other):
+            talks = [new_talk(scene, store, alive, number) for number in range(4)]
+            for talk in talks:
+                await talk.open()
+            for unit in range(30):
+                for talk, voice in zip(talks, voices, strict=True):
+                    await talk.hear(voice[unit])
+                if unit == 15 and first is not alive:
+                    for process in processes:
+                        os.kill(process, signal.SIGKILL)
+                    for talk in talks:
+                        await talk.until(ended)
+                        await talk.assign("worker-b")
+                    async with asyncio.timeout(PATIENCE_S):
+                        await serving
+                for talk in talks:
+                    await talk.taken(unit + 1)
+            told.append([[unit.token_ids for unit in talk.units()] for talk in talks])
+    assert told[0] == told[1]
+    assert await engine.is_empty()
 
 
 async def test_dead_engine_ends_every_stream_at_once(
@@ -107,7 +155,7 @@ async def test_dead_engine_ends_every_stream_at_once(
     working = [
         asyncio.create_task(engine.open("working", (50, 51)).append((), greedy(500))) for _ in range(3)
     ]
-    async with chat(monkeypatch, SharedPlugin(settings, engine), max_output_tokens=400) as talk:
+    async with chat(monkeypatch, SharedCausal(settings, engine), max_output_tokens=400) as talk:
         await talk.ask("One?", wait=False)
         await talk.until(lambda state: state.clock.next_unit >= 2)
         for process in processes:

@@ -17,7 +17,8 @@ from session_core import wire
 from session_core.config import Modality, SessionConfig
 from tests.gpu_worker import client as gateway
 from tests.gpu_worker.client import Scene
-from tests.vllm.test_causal_lm import SESSION_ID, Chat, SharedPlugin
+from tests.vllm.roles import SharedCausal
+from tests.vllm.test_causal_lm import SESSION_ID, Chat
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -47,7 +48,7 @@ class OneUnit(ModelSession):
         await self._session.aclose()
 
 
-class OneUnitPlugin(SharedPlugin):
+class OneUnitPlugin(SharedCausal):
     """Gives sessions that work on one unit; `over` tells the last one that it is."""
 
     def __init__(self, settings: CausalLmSettings, engine: Engine) -> None:
@@ -126,7 +127,7 @@ async def test_worker_changes_after_every_unit(
     monkeypatch.setattr(gateway, "new_session_id", lambda: SESSION_ID)
     monkeypatch.setattr(causal_lm, "WHOLE_EVERY", whole_every)
     monkeypatch.setattr(CausalLmPlugin, "window_units", whole_every)
-    alone = await undisturbed(SharedPlugin(settings, engine), temperature)
+    alone = await undisturbed(SharedCausal(settings, engine), temperature)
     passed_on = await disturbed(
         (OneUnitPlugin(settings, engine), OneUnitPlugin(settings, engine)), temperature
     )
