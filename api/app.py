@@ -19,7 +19,8 @@ from session_core.config import Dialect
 
 
 def create_app(store: EventStore, settings: GatewaySettings | None = None) -> FastAPI:
-    """Make the application of one gateway. Its lifespan is the gateway's; the store is open all the while.
+    """
+    Make the application of one gateway. Its lifespan is the gateway's; the store is open all the while.
 
     After this `app.state.gateway` holds the `Gateway`.
     """

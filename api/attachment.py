@@ -25,7 +25,8 @@ def token_hash(token: str) -> bytes:
 
 
 class Attachment:
-    """Writes one attachment's entries in order, each command with its number. Lives until `close`.
+    """
+    Writes one attachment's entries in order, each command with its number. Lives until `close`.
 
     Attributes:
         session_id: the session.
@@ -54,7 +55,8 @@ class Attachment:
         return self._commands > 0
 
     async def hold(self) -> None:
-        """Enter the attachment into the gateway's set, so that others can clean up after this process.
+        """
+        Enter the attachment into the gateway's set, so that others can clean up after this process.
 
         Raises:
             StoreUnavailable: no answer; the attachment is of no use then.
@@ -103,7 +105,8 @@ class Attachment:
         return self._writer.has_room
 
     async def room(self) -> None:
-        """Wait until the store keeps up.
+        """
+        Wait until the store keeps up.
 
         Raises:
             StoreClosed: the gateway stops.
@@ -111,7 +114,8 @@ class Attachment:
         await self._writer.room()
 
     async def flush(self) -> None:
-        """Wait until everything appended is in the journal.
+        """
+        Wait until everything appended is in the journal.
 
         Raises:
             StoreClosed: the gateway stops.
@@ -119,7 +123,8 @@ class Attachment:
         await self._writer.flush()
 
     async def release(self) -> None:
-        """Wait until everything appended is in the journal, then give up the hold.
+        """
+        Wait until everything appended is in the journal, then give up the hold.
 
         Raises:
             StoreUnavailable: no answer; the hold stays.

@@ -83,7 +83,8 @@ async def give_key(gateway: Gateway, request: Request, dialect: Dialect) -> Resp
 
 
 async def _body(request: Request) -> bytes:
-    """Read a small body.
+    """
+    Read a small body.
 
     Raises:
         CodecError: it is not small.
@@ -97,7 +98,8 @@ async def _body(request: Request) -> bytes:
 
 
 def _give(gateway: Gateway, body: bytes, dialect: Dialect, now_s: int) -> _Given | _BetaGiven:
-    """Sign a key for the settings in `body`.
+    """
+    Sign a key for the settings in `body`.
 
     Raises:
         CodecError: they are refused.

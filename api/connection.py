@@ -1,4 +1,5 @@
-"""One client connection, from the accepted socket to its close.
+"""
+One client connection, from the accepted socket to its close.
 
     socket -> decode -> append          the reader
     follow -> fold -> buffer            the follower (api.outbox)
@@ -117,7 +118,8 @@ class Connection:
     # --- the beginning --------------------------------------------------------------------------------------
 
     async def _welcome(self) -> None:
-        """Send the first event, with the token.
+        """
+        Send the first event, with the token.
 
         Raises:
             ResumeFailed: the journal says no.
@@ -274,7 +276,8 @@ class Connection:
             return
 
     def _take(self, text: str | None) -> None:
-        """Journal what a frame asks for.
+        """
+        Journal what a frame asks for.
 
         Raises:
             CodecError: nothing that could be journaled.
@@ -361,7 +364,8 @@ class Connection:
             self._context.config = state.config
 
     async def tick(self) -> None:
-        """Runs about once a second: the next deadline, a slow reader, a snapshot.
+        """
+        Runs about once a second: the next deadline, a slow reader, a snapshot.
 
         Raises:
             EventStoreError: the store does not answer; the next tick tries again.

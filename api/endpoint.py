@@ -133,7 +133,8 @@ class _Arrival:
         self._errors = 0
 
     async def serve(self) -> None:
-        """Open or resume, then serve.
+        """
+        Open or resume, then serve.
 
         Raises:
             SocketClosed: the client went away.
@@ -201,7 +202,8 @@ class _Arrival:
         return await open_session(self._gateway, config, self._request.way, self._request.dialect)
 
     def _default(self) -> SessionConfig:
-        """Give the settings to begin with: the way's, the model of the URL, and what the ephemeral key says.
+        """
+        Give the settings to begin with: the way's, the model of the URL, and what the ephemeral key says.
 
         Raises:
             CodecError: what the key says cannot be had any more.

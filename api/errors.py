@@ -1,4 +1,5 @@
-"""What can go wrong in a gateway, by who is at fault.
+"""
+What can go wrong in a gateway, by who is at fault.
 
 GatewayError
 ├── Told                    what the client is told in an `error` event
@@ -21,7 +22,8 @@ class GatewayError(Exception):
 
 
 class Told(GatewayError):
-    """Something that the client is told in an `error` event.
+    """
+    Something that the client is told in an `error` event.
 
     Attributes:
         code: of the way of opening (OpenAI's or vLLM-Omni's vocabulary).
@@ -68,7 +70,8 @@ class TemporarilyRefused(Told):
 
 
 class FrameTooLarge(GatewayError):
-    """An event is larger than the largest frame that clients take: a plugin's units are too long.
+    """
+    An event is larger than the largest frame that clients take: a plugin's units are too long.
 
     Attributes:
         event: the name of its class.
@@ -82,7 +85,8 @@ class FrameTooLarge(GatewayError):
 
 
 class ResyncRequired(GatewayError):
-    """What the client has cannot be continued from the journal; it has to begin a new session.
+    """
+    What the client has cannot be continued from the journal; it has to begin a new session.
 
     Attributes:
         reason: `journal_gap` (trimmed) or `journal_rollback` (the store lost entries).
@@ -94,7 +98,8 @@ class ResyncRequired(GatewayError):
 
 
 class SocketClosed(GatewayError):
-    """The client's socket is gone.
+    """
+    The client's socket is gone.
 
     Attributes:
         code: the WebSocket close code, as far as it is known.

@@ -27,7 +27,8 @@ _log = structlog.get_logger()
 
 
 class Gateway:
-    """One gateway process (or app in a test). Lives from `running`'s begin to its end.
+    """
+    One gateway process (or app in a test). Lives from `running`'s begin to its end.
 
     Attributes:
         gateway_id: names this process in heartbeats, holds and journals; new with each start.

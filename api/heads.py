@@ -23,7 +23,8 @@ class Head(NamedTuple):
 
 @dataclass(slots=True)
 class Replay:
-    """What a resuming client needs.
+    """
+    What a resuming client needs.
 
     Attributes:
         head: the newest state.
@@ -63,7 +64,8 @@ def _just_before(at: EntryId) -> EntryId:
 
 
 async def newest_head(store: EventStore, session_id: str, start: Head | None = None) -> Head:
-    """Fold a journal up to its end.
+    """
+    Fold a journal up to its end.
 
     Args:
         store: where it lies.
@@ -84,7 +86,8 @@ async def newest_head(store: EventStore, session_id: str, start: Head | None = N
 
 
 async def replay(store: EventStore, session_id: str, received_seq: int) -> Replay:
-    """Fold a journal up to its end and find from where on a client has to be sent events.
+    """
+    Fold a journal up to its end and find from where on a client has to be sent events.
 
     Raises:
         UnknownSession, JournalGap, StoreUnavailable: as `newest_head`.

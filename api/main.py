@@ -19,7 +19,8 @@ from eventstore.connect import open_store
 
 
 def run_gateway(settings: GatewaySettings) -> None:
-    """Serve until SIGTERM or SIGINT; then close sockets with 1012 and detach clients, so that they resume.
+    """
+    Serve until SIGTERM or SIGINT; then close sockets with 1012 and detach clients, so that they resume.
 
     Raises:
         StoreUnavailable: the store does not answer at the start.
@@ -44,7 +45,8 @@ async def serve_gateway(settings: GatewaySettings) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which leaves signals to its caller.
+    """
+    uvicorn's server, which leaves signals to its caller.
 
     By itself it raises a caught signal again at its end: the process would die of it before the store is
     closed, and a graceful stop would look like a kill.

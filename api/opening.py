@@ -39,7 +39,8 @@ class ResumeWish(NamedTuple):
 
 
 async def open_session(gateway: Gateway, config: SessionConfig, way: Way, dialect: Dialect) -> Joined:
-    """Take a slot and state the session: opened, assigned, attached, in this order.
+    """
+    Take a slot and state the session: opened, assigned, attached, in this order.
 
     Raises:
         OpeningRefused: nobody serves the model.
@@ -81,7 +82,8 @@ async def open_session(gateway: Gateway, config: SessionConfig, way: Way, dialec
 
 
 async def resume_session(gateway: Gateway, wish: ResumeWish) -> Joined:
-    """Read the session's journal and claim its next attachment. The journal's answer decides.
+    """
+    Read the session's journal and claim its next attachment. The journal's answer decides.
 
     Raises:
         ResumeFailed: this session will not be resumed with this.

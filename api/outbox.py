@@ -1,4 +1,5 @@
-"""What a connection has to send: the live fold of its session's journal, and the send position behind it.
+"""
+What a connection has to send: the live fold of its session's journal, and the send position behind it.
 
 Two positions, one journal. The *live fold* takes every entry as soon as it is there, so that a takeover or an
 end is seen at once, however slow the client reads. The *send position* is a state of the past: everything up
@@ -58,7 +59,8 @@ class Due(NamedTuple):
 
 
 class Outbox:
-    """The outbound side of one attachment; lives as long as it. One task follows, one task sends.
+    """
+    The outbound side of one attachment; lives as long as it. One task follows, one task sends.
 
     Attributes:
         live: the fold of everything read.
@@ -215,7 +217,8 @@ class Outbox:
     # --- the send position ----------------------------------------------------------------------------------
 
     async def due(self) -> AsyncIterator[Due]:
-        """Give every event to send, in order, once; ends when the session has ended and all is given out.
+        """
+        Give every event to send, in order, once; ends when the session has ended and all is given out.
 
         Asking for the next event says that the last one was sent.
 

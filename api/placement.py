@@ -41,7 +41,8 @@ class Fleet:
         return {worker.profile.model: worker.profile for worker in self.workers}
 
     async def refresh(self, max_age_s: float = _FRESH_S) -> None:
-        """Ask the store who is there, unless that was done within `max_age_s`.
+        """
+        Ask the store who is there, unless that was done within `max_age_s`.
 
         Raises:
             StoreUnavailable: no answer.
@@ -55,7 +56,8 @@ class Fleet:
             self._refreshed_s = now_s
 
     async def place(self, model: str, member: str) -> Worker | None:
-        """Take a slot for a session on the emptiest worker that serves its model.
+        """
+        Take a slot for a session on the emptiest worker that serves its model.
 
         Args:
             model: a served model.
@@ -83,7 +85,8 @@ class Fleet:
         return None
 
     def name_model(self, name: str, current: str, way: Way) -> str:
-        """Give the model that a client's word means; a name that means none is given back as it is.
+        """
+        Give the model that a client's word means; a name that means none is given back as it is.
 
         Args:
             name: what the client said.

@@ -1,4 +1,5 @@
-"""The reaper: what nobody else sees to. Every gateway has one; all may do the same, the journal takes one.
+"""
+The reaper: what nobody else sees to. Every gateway has one; all may do the same, the journal takes one.
 
 It looks after sessions whose next deadline is due, sessions without a worker, and what dead processes held. A
 suspicion may be wrong and is harmless then: the fold refuses what names a generation that is over.
@@ -62,9 +63,9 @@ class Reaper:
             self._wake.clear()
             try:
                 await self.sweep()
-            except StoreUnavailable:
+            except* StoreUnavailable:
                 self._unsteady_s = asyncio.get_running_loop().time()
-            except Exception:  # noqa: BLE001 - the outer edge of the reaper: it must outlive its mistakes
+            except* Exception:  # noqa: BLE001 - the outer edge of the reaper: it must outlive its mistakes
                 _log.exception("reaper.failed")
             try:
                 async with asyncio.timeout(wait_s):
@@ -75,7 +76,8 @@ class Reaper:
             await asyncio.sleep(wait_s / 5)
 
     async def sweep(self) -> None:
-        """Look once at everything that may be due.
+        """
+        Look once at everything that may be due.
 
         Raises:
             StoreUnavailable: no answer.
@@ -95,7 +97,8 @@ class Reaper:
                 tasks.create_task(self._tend(session_id, None))
 
     def _steady(self) -> bool:
-        """Tell whether heartbeats can be judged.
+        """
+        Tell whether heartbeats can be judged.
 
         Time without a store does not count: after an outage every heartbeat is gone, and everybody lives.
         """
@@ -146,7 +149,8 @@ class Reaper:
     # --- sessions -------------------------------------------------------------------------------------------
 
     async def _tend(self, session_id: str, dead_worker: str | None) -> bool:
-        """Do what a session needs now, and note when it next needs something.
+        """
+        Do what a session needs now, and note when it next needs something.
 
         Args:
             session_id: the session.
@@ -205,7 +209,8 @@ class Reaper:
             _log.warning("reaper.bad_session_id", session_id=session_id)
 
     async def _state(self, session_id: str) -> State | None:
-        """Fold a session up to its end; None if there is nothing to fold.
+        """
+        Fold a session up to its end; None if there is nothing to fold.
 
         Raises:
             StoreUnavailable: no answer.

@@ -18,7 +18,8 @@ ABNORMAL_CLOSURE = 1006
 
 
 class ClientSocket:
-    """One WebSocket from upgrade to close. `receive` is for one task, `send` for any number.
+    """
+    One WebSocket from upgrade to close. `receive` is for one task, `send` for any number.
 
     Attributes:
         sending_since_s: loop time at which the send in progress began; None if none waits.
@@ -47,7 +48,8 @@ class ClientSocket:
         await self._pass({"type": "websocket.http.response.body", "body": status.phrase.encode()})
 
     async def receive(self) -> str | None:
-        """Wait for the next frame; None stands for a binary one.
+        """
+        Wait for the next frame; None stands for a binary one.
 
         Raises:
             SocketClosed: there will be no more.
@@ -60,7 +62,8 @@ class ClientSocket:
         return text
 
     async def send(self, text: str) -> None:
-        """Send a text frame; waits while the client takes nothing.
+        """
+        Send a text frame; waits while the client takes nothing.
 
         Raises:
             SocketClosed: the client is gone.

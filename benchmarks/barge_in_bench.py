@@ -42,9 +42,7 @@ PATIENCE_S = 15.0
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    Latencies in milliseconds, over all rounds that were interrupted.
-    """
+    """Latencies in milliseconds, over all rounds that were interrupted."""
 
     machine: str
     rounds: int
@@ -58,9 +56,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Round(msgspec.Struct):
-    """
-    When what happened, in seconds of this process's clock; 0: not.
-    """
+    """When what happened, in seconds of this process's clock; 0: not."""
 
     spoke_s: float = 0.0
     last_delta_s: float = 0.0
@@ -70,14 +66,10 @@ class Round(msgspec.Struct):
 
 
 class _Event(msgspec.Struct):
-    """
-    What is read of an event.
-    """
+    """What is read of an event."""
 
     class Response(msgspec.Struct):
-        """
-        What is read of a response.
-        """
+        """What is read of a response."""
 
         status: str = ""
 
@@ -90,18 +82,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 def overlapping_speech() -> bytes:
-    """
-    The clip from its first sample of speech on, PCM16.
-    """
+    """The clip from its first sample of speech on, PCM16."""
     pcm = np.frombuffer(read_wav(CLIP, RATE_HZ), "<i2")
     loud = np.abs(pcm.astype(np.int32)) > np.abs(pcm.astype(np.int32)).max() // 100
     return pcm[int(loud.argmax()) :].tobytes()
 
 
 class Talker:
-    """
-    One client that talks over one answer. Lives as long as its connection.
-    """
+    """One client that talks over one answer. Lives as long as its connection."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
@@ -109,9 +97,7 @@ class Talker:
         self.round = Round()
 
     async def run(self, speech: bytes) -> Round:
-        """
-        Ask, talk over the answer, and wait until that is over.
-        """
+        """Ask, talk over the answer, and wait until that is over."""
         await self._send("conversation.item.create", item=_message(QUESTION))
         await self._send("response.create")
         async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
@@ -162,9 +148,7 @@ def _message(text: str) -> dict[str, object]:
 
 
 async def measure(url: str, model: str, rounds: int) -> Result:
-    """
-    Run all rounds, one after the other, each in a session of its own.
-    """
+    """Run all rounds, one after the other, each in a session of its own."""
     speech = overlapping_speech()
     found: list[Round] = []
     for _ in range(rounds):
@@ -193,18 +177,14 @@ def _result(found: list[Round]) -> Result:
 
 @asynccontextmanager
 async def service(model: str) -> AsyncIterator[str]:
-    """
-    One gateway and one worker as processes; gives the address.
-    """
+    """One gateway and one worker as processes; gives the address."""
     with TemporaryDirectory() as folder:
         async with Stack(Path(folder), Options(model=model), gateways=1, workers=1) as stack:
             yield stack.url()
 
 
 async def run(url: str | None, model: str, rounds: int) -> Result:
-    """
-    Measure a running service, or one that is started for it.
-    """
+    """Measure a running service, or one that is started for it."""
     if url is not None:
         return await measure(url, model, rounds)
     async with service(model) as own:
@@ -212,9 +192,7 @@ async def run(url: str | None, model: str, rounds: int) -> Result:
 
 
 def main() -> None:
-    """
-    Measure and print.
-    """
+    """Measure and print."""
     parser = argparse.ArgumentParser(
         "duplex bench barge_in", description="How fast a barge-in stops the audio."
     )

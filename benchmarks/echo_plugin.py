@@ -37,9 +37,7 @@ class EchoPlugin(ModelPlugin):
             raise ModelError("the echo has no options")
 
     async def open(self, context: Context) -> ModelSession:  # noqa: ARG002 - an echo has no context
-        """
-        Nothing to build: a unit depends on nothing but its input.
-        """
+        """Nothing to build: a unit depends on nothing but its input."""
         return _EchoSession()
 
 

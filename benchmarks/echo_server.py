@@ -19,17 +19,13 @@ from api.settings import GatewaySettings
 
 
 class Append(msgspec.Struct, tag_field="type", tag="input_audio_buffer.append"):
-    """
-    What the client sends.
-    """
+    """What the client sends."""
 
     audio: bytes
 
 
 class Delta(msgspec.Struct, tag_field="type", tag="response.output_audio.delta"):
-    """
-    What it gets back.
-    """
+    """What it gets back."""
 
     delta: bytes
 
@@ -41,17 +37,13 @@ app = FastAPI()
 
 @app.get("/health")
 async def health() -> str:
-    """
-    The server is up.
-    """
+    """The server is up."""
     return "ok"
 
 
 @app.websocket("/echo")
 async def echo(socket: WebSocket) -> None:
-    """
-    Answer every frame until the client is gone.
-    """
+    """Answer every frame until the client is gone."""
     await socket.accept()
     try:
         while True:
@@ -62,9 +54,7 @@ async def echo(socket: WebSocket) -> None:
 
 
 def main() -> None:
-    """
-    Serve until a signal.
-    """
+    """Serve until a signal."""
     parser = argparse.ArgumentParser(description="A bare WebSocket echo.")
     parser.add_argument("port", type=int)
     server = make_server(app, GatewaySettings(port=parser.parse_args().port))

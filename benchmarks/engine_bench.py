@@ -29,9 +29,7 @@ _SHAPES = {  # layers, hidden, inner, heads, KV heads
 
 
 def write_config(folder: Path, shape: str) -> None:
-    """
-    Write the configuration of a Llama of this shape.
-    """
+    """Write the configuration of a Llama of this shape."""
     layers, hidden, inner, heads, kv_heads = _SHAPES[shape]
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -55,9 +53,7 @@ def write_config(folder: Path, shape: str) -> None:
 
 
 async def lockstep(engine: Engine, sessions: int, options: argparse.Namespace) -> dict[str, float]:
-    """
-    Measure units of so many streams that go on together.
-    """
+    """Measure units of so many streams that go on together."""
     context = [7 + at % 1_000 for at in range(options.context)]
     streams = [engine.open(f"stream {number}", context) for number in range(sessions)]
     began = time.perf_counter()
@@ -91,9 +87,7 @@ async def lockstep(engine: Engine, sessions: int, options: argparse.Namespace) -
 
 
 async def run(options: argparse.Namespace) -> None:
-    """
-    Load the model once, then measure each number of sessions.
-    """
+    """Load the model once, then measure each number of sessions."""
     counts = [int(count) for count in options.sessions.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         write_config(Path(folder), options.shape)
@@ -117,9 +111,7 @@ async def run(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """
-    Read the command line and run.
-    """
+    """Read the command line and run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

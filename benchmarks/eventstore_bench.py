@@ -28,9 +28,7 @@ WARM_UP_S = 1.0
 
 
 class Result(NamedTuple):
-    """
-    One line of the table.
-    """
+    """One line of the table."""
 
     sessions: int
     idle: int
@@ -44,17 +42,13 @@ class Result(NamedTuple):
 
 
 def process_cpu_s(pid: int) -> float:
-    """
-    CPU seconds a process has used so far (Linux).
-    """
+    """CPU seconds a process has used so far (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / 100
 
 
 async def write(writer: JournalWriter, until_s: float) -> None:
-    """
-    Append at the session's rate, in its own phase, each entry with the time of its append.
-    """
+    """Append at the session's rate, in its own phase, each entry with the time of its append."""
     padding = bytes(ENTRY_BYTES - 8)
     next_s = time.perf_counter() + random.random() / ENTRIES_PER_S
     while next_s < until_s:
@@ -65,18 +59,14 @@ async def write(writer: JournalWriter, until_s: float) -> None:
 
 
 async def follow(follower: Follower, latencies_ms: list[float]) -> None:
-    """
-    Note each entry's latency until the follower is closed.
-    """
+    """Note each entry's latency until the follower is closed."""
     async for batch in follower:
         now_s = time.perf_counter()
         latencies_ms += [(now_s - struct.unpack_from("d", entry.data)[0]) * 1000 for entry in batch]
 
 
 async def load(store: EventStore, server_pid: int, sessions: int, idle: int, seconds: float) -> Result:
-    """
-    Run one load and measure it after a warm-up.
-    """
+    """Run one load and measure it after a warm-up."""
     latencies_ms: list[float] = []
     session_ids = [new_session_id() for _ in range(sessions)]
     followers = [store.follow(session_id) for session_id in session_ids]
@@ -116,9 +106,7 @@ async def load(store: EventStore, server_pid: int, sessions: int, idle: int, sec
 
 
 async def floor_cpu_us(sessions: int, seconds: float) -> float:
-    """
-    CPU per entry of the load alone: the same timers and payloads, no store.
-    """
+    """CPU per entry of the load alone: the same timers and payloads, no store."""
     cpu_s = time.process_time()
     entries = 0
 
@@ -140,9 +128,7 @@ async def floor_cpu_us(sessions: int, seconds: float) -> float:
 
 
 def as_row(result: Result, ratio: float) -> str:
-    """
-    A result as a row of the table; `ratio` compares its CPU with the first row's.
-    """
+    """A result as a row of the table; `ratio` compares its CPU with the first row's."""
     latency = f"{result.p50_ms:.1f} | {result.p99_ms:.1f}"
     batches = f"{result.entries_per_pipeline:.1f} | {result.entries_per_read:.1f}"
     cpu = f"{result.cpu_us:.0f} | {ratio:.2f} | {result.server_cpu_us:.0f}"
@@ -150,9 +136,7 @@ def as_row(result: Result, ratio: float) -> str:
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    """
-    Run every load on one server and print the table.
-    """
+    """Run every load on one server and print the table."""
     print(f"load generator alone: {await floor_cpu_us(100, 2):.0f} us per entry (included below)\n")
     print(
         "| busy | idle | entries | CPU us | ratio | server us | p50 ms | p99 ms | per pipeline | per read |"

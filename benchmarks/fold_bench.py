@@ -36,9 +36,7 @@ Journal: TypeAlias = Sequence[tuple[Position, bytes]]
 
 
 class Speed(Struct, frozen=True):
-    """
-    One line of the table.
-    """
+    """One line of the table."""
 
     what: str
     entries_per_s: float
@@ -47,9 +45,7 @@ class Speed(Struct, frozen=True):
 
 
 def journal(entries: int) -> Journal:
-    """
-    Make a conversation of about so many entries.
-    """
+    """Make a conversation of about so many entries."""
     profile = ModelProfile(model="bench", unit_samples=UNIT_SAMPLES)
     config = SessionConfig(model="bench", auto_response=True)
     opened = SessionOpened("bench", profile, config, Limits(), Way.DUPLEX, Dialect.GA, REDUCER_VERSION)
@@ -112,9 +108,7 @@ def _step(entries: Journal) -> None:
 
 
 def measure(entries: int, rounds: int) -> list[Speed]:
-    """
-    Time decoding alone, decoding and reducing, and a gateway's whole step with its digests.
-    """
+    """Time decoding alone, decoding and reducing, and a gateway's whole step with its digests."""
     made = journal(entries)
     runs = (_decode, _reduce, _step)
     decoding, reducing, stepping = (len(made) / _median_s(run, made, rounds) for run in runs)
@@ -136,9 +130,7 @@ def _median_s(run: Callable[[Journal], None], entries: Journal, rounds: int) -> 
 
 
 def main() -> None:
-    """
-    Measure and print.
-    """
+    """Measure and print."""
     parser = argparse.ArgumentParser(description="Speed of the fold.")
     parser.add_argument("--entries", type=int, default=12_000)
     parser.add_argument("--rounds", type=int, default=7)

@@ -53,29 +53,21 @@ class FrameSocket(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def send_number(self, number: int) -> None:
-        """
-        Send one audio frame that carries a number.
-        """
+        """Send one audio frame that carries a number."""
         self.send(b"".join((_HEAD, base64.b64encode(_NUMBER.pack(number, 0)), _REST)))
 
     def send(self, text: bytes) -> None:
-        """
-        Send a text frame.
-        """
+        """Send a text frame."""
         if self._transport is not None:
             self._transport.write(_frame(_TEXT, text))
 
     def close(self) -> None:
-        """
-        Drop the connection.
-        """
+        """Drop the connection."""
         if self._transport is not None:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """
-        Ask for the upgrade.
-        """
+        """Ask for the upgrade."""
         self._transport = cast("asyncio.Transport", transport)
         key = base64.b64encode(os.urandom(16)).decode()
         request = (
@@ -85,17 +77,13 @@ class FrameSocket(asyncio.Protocol):
         self._transport.write(request.encode())
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
-        """
-        Tell whoever waits.
-        """
+        """Tell whoever waits."""
         for waiter in (self.upgraded, self.lost):
             if not waiter.done():
                 waiter.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        """
-        Take whole frames; keep the rest.
-        """
+        """Take whole frames; keep the rest."""
         data = self._buffer + data if self._buffer else data
         at = 0
         if not self.upgraded.done():
@@ -112,9 +100,7 @@ class FrameSocket(asyncio.Protocol):
         self._buffer = data[at:]
 
     def _take(self, data: bytes, at: int) -> int | None:
-        """
-        Handle the frame at `at`; gives where the next one begins, or None if this one is not whole.
-        """
+        """Handle the frame at `at`; gives where the next one begins, or None if this one is not whole."""
         held = len(data) - at
         if held < 2:
             return None

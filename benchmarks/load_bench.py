@@ -21,9 +21,7 @@ from benchmarks.round_trip import Trip
 
 
 def main() -> None:
-    """
-    Measure and print.
-    """
+    """Measure and print."""
     parser = argparse.ArgumentParser("duplex bench", description="Measure the service on this machine.")
     parser.add_argument("--quick", action="store_true", help="under a minute: two loads, one short round")
     parser.add_argument("--sessions", help="numbers of sessions (default: 25,50,100,200; quick: 50,100)")

@@ -41,9 +41,7 @@ OPENING = (
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    What one load came to. CPU per answered frame in microseconds, by process; memory in bytes.
-    """
+    """What one load came to. CPU per answered frame in microseconds, by process; memory in bytes."""
 
     sessions: int
     frames: int
@@ -59,25 +57,19 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Target(NamedTuple):
-    """
-    What is loaded: a server on 127.0.0.1, and the processes to watch.
-    """
+    """What is loaded: a server on 127.0.0.1, and the processes to watch."""
 
     port: int
     path: str
     pids: Mapping[str, int]
 
     def resident(self) -> dict[str, int]:
-        """
-        Memory of each process.
-        """
+        """Memory of each process."""
         return {name: resident_bytes(pid) for name, pid in self.pids.items()}
 
 
 class Talker:
-    """
-    One session of the load.
-    """
+    """One session of the load."""
 
     def __init__(self, path: str, latencies_ms: list[float]) -> None:
         self.created: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -91,15 +83,11 @@ class Talker:
 
     @property
     def unanswered(self) -> int:
-        """
-        Frames that did not come back yet.
-        """
+        """Frames that did not come back yet."""
         return len(self._sent_s)
 
     async def open(self, port: int) -> None:
-        """
-        Connect and, at the service, open a session.
-        """
+        """Connect and, at the service, open a session."""
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             await asyncio.get_running_loop().create_connection(lambda: self._socket, "127.0.0.1", port)
             await self._socket.upgraded
@@ -108,23 +96,17 @@ class Talker:
                 await self.created
 
     def start(self) -> None:
-        """
-        Send from now on, in a random phase.
-        """
+        """Send from now on, in a random phase."""
         loop = asyncio.get_running_loop()
         self._at(loop.time() + random.random() * FRAME_S)
 
     def stop(self) -> None:
-        """
-        Send nothing more.
-        """
+        """Send nothing more."""
         if self._timer is not None:
             self._timer.cancel()
 
     async def close(self) -> None:
-        """
-        End the session.
-        """
+        """End the session."""
         if self._path == SERVICE_PATH:
             self._socket.send(b'{"type":"session.close"}')
             with suppress(TimeoutError):
@@ -154,26 +136,20 @@ class Talker:
 
 
 class Sample(NamedTuple):
-    """
-    CPU used so far by every process of interest, this one included, and what this one was late with.
-    """
+    """CPU used so far by every process of interest, this one included, and what this one was late with."""
 
     cpu_s: dict[str, float]
     late: int
 
     @classmethod
     def now(cls, pids: Mapping[str, int], talkers: Sequence[Talker]) -> Sample:
-        """
-        Look.
-        """
+        """Look."""
         used_s = {name: cpu_s(pid) for name, pid in pids.items()} | {"client": time.process_time()}
         return cls(used_s, sum(talker.late for talker in talkers))
 
 
 async def run(target: Target, sessions: int, seconds: float) -> Load:
-    """
-    Open the sessions, let them talk, and measure between the warm-up and the end.
-    """
+    """Open the sessions, let them talk, and measure between the warm-up and the end."""
     latencies_ms: list[float] = []
     talkers = [Talker(target.path, latencies_ms) for _ in range(sessions)]
     resident_before = target.resident()
@@ -222,9 +198,7 @@ async def _open(talkers: Sequence[Talker], port: int) -> None:
 
 
 def main() -> None:
-    """
-    Run one load and print what it came to.
-    """
+    """Run one load and print what it came to."""
     parser = argparse.ArgumentParser(description="One load on a service or an echo.")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--sessions", type=int, default=50)

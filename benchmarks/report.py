@@ -1,6 +1,4 @@
-"""
-What a run found, as Markdown for people and as one line of JSON for comparison.
-"""
+"""What a run found, as Markdown for people and as one line of JSON for comparison."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ P50_AIM_SESSIONS = 50
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """
-    One number of sessions: medians over the rounds. CPU in microseconds per answered frame.
-    """
+    """One number of sessions: medians over the rounds. CPU in microseconds per answered frame."""
 
     sessions: int
     rounds: int
@@ -46,9 +42,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """
-    One run.
-    """
+    """One run."""
 
     machine: str
     load_average: float
@@ -60,17 +54,13 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 def machine() -> str:
-    """
-    What this ran on.
-    """
+    """What this ran on."""
     cores = len(os.sched_getaffinity(0))
     return f"{cores} cores, {platform.machine()}, {platform.system()}, Python {platform.python_version()}"
 
 
 def row(sessions: int, trips: Sequence[Trip]) -> Row:
-    """
-    Sum up the rounds of one number of sessions.
-    """
+    """Sum up the rounds of one number of sessions."""
     served, echoed = [trip.service for trip in trips], [trip.echo for trip in trips]
     return Row(
         sessions=sessions,
@@ -95,9 +85,7 @@ def _cpu_us(loads: Sequence[Load], process: str) -> float:
 
 
 def markdown(report: Report) -> str:
-    """
-    The tables.
-    """
+    """The tables."""
     return "\n".join([*_head(report), *_fold(report), *_trips(report), *_memory(report), *_aims(report)])
 
 

@@ -31,35 +31,27 @@ _POLL_S = 0.05
 
 
 class Service(NamedTuple):
-    """
-    A running server to load.
-    """
+    """A running server to load."""
 
     port: int
     pids: Mapping[str, int]
 
 
 class Trip(NamedTuple):
-    """
-    One load on the service, and the same on the echo.
-    """
+    """One load on the service, and the same on the echo."""
 
     service: Load
     echo: Load
 
     @property
     def ratio(self) -> float:
-        """
-        Gateway CPU per frame over the echo's.
-        """
+        """Gateway CPU per frame over the echo's."""
         return self.service.cpu_us["gateway"] / self.echo.cpu_us["echo"]
 
 
 @asynccontextmanager
 async def service(sessions: int) -> AsyncIterator[Service]:
-    """
-    A whole service with room for so many sessions.
-    """
+    """A whole service with room for so many sessions."""
     capacity = str(sessions + IDLE_WARM_UP_SESSIONS)
     port = free_port()
     async with AsyncExitStack() as stack:
@@ -81,9 +73,7 @@ async def service(sessions: int) -> AsyncIterator[Service]:
 
 @asynccontextmanager
 async def echo() -> AsyncIterator[Service]:
-    """
-    The bare echo.
-    """
+    """The bare echo."""
     port = free_port()
     async with _process("benchmarks.echo_server", str(port)) as pid:
         await _until_ok(f"http://127.0.0.1:{port}/health")
@@ -129,9 +119,7 @@ async def load(target: Service, sessions: int, seconds: float) -> Load:
 
 
 async def trip(sessions: int, seconds: float) -> Trip:
-    """
-    Load a service, then the echo.
-    """
+    """Load a service, then the echo."""
     async with service(sessions) as target:
         served = await load(target, sessions, seconds)
     async with echo() as target:
@@ -140,9 +128,7 @@ async def trip(sessions: int, seconds: float) -> Trip:
 
 
 async def session_bytes(sessions: int) -> dict[str, float]:
-    """
-    Memory of one session that is open and idle, by process. The first few sessions are not counted.
-    """
+    """Memory of one session that is open and idle, by process. The first few sessions are not counted."""
     async with service(sessions) as target:
         await load(target, IDLE_WARM_UP_SESSIONS, 0)
         idle = await load(target, sessions, 0)

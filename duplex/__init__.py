@@ -1,3 +1,1 @@
-"""
-The composition root: command line, settings, process tree, and a client that talks to the service.
-"""
+"""The composition root: command line, settings, process tree, and a client that talks to the service."""

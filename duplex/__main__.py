@@ -17,25 +17,17 @@ from .errors import DuplexError
 
 
 class Command(Protocol):
-    """
-    What a command's module offers.
-    """
+    """What a command's module offers."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """
-        Declare flags and arguments.
-        """
+        """Declare flags and arguments."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """
-        Run to the end; gives the exit code.
-        """
+        """Run to the end; gives the exit code."""
 
 
 class Entry(NamedTuple):
-    """
-    A command: its module in this package, and its line in `--help`.
-    """
+    """A command: its module in this package, and its line in `--help`."""
 
     module: str
     help: str
@@ -56,9 +48,7 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """
-    Run the command that `argv` names; gives the exit code.
-    """
+    """Run the command that `argv` names; gives the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser("duplex", description="Sessions with full-duplex voice models.")
     parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

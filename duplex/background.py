@@ -1,6 +1,4 @@
-"""
-Work beside other work, and pauses between its attempts.
-"""
+"""Work beside other work, and pauses between its attempts."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ STEADY_S = 10.0
 
 
 class Backoff:
-    """
-    Pauses between restarts of one process, doubled each time.
-    """
+    """Pauses between restarts of one process, doubled each time."""
 
     def __init__(self, least_s: float, most_s: float) -> None:
         self._least_s = least_s
@@ -23,9 +19,7 @@ class Backoff:
         self._pause_s = least_s
 
     def next_s(self, lived_s: float) -> float:
-        """
-        The pause after a process that lived so long.
-        """
+        """The pause after a process that lived so long."""
         if lived_s >= STEADY_S:
             self._pause_s = self._least_s
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, self._most_s)
@@ -34,9 +28,7 @@ class Backoff:
 
 @asynccontextmanager
 async def background(work: Coroutine[None, None, None], name: str) -> AsyncIterator[None]:
-    """
-    Run `work` for as long as the context lasts. The context's own exceptions pass through as they are.
-    """
+    """Run `work` for as long as the context lasts. The context's own exceptions pass through as they are."""
     tasks = asyncio.TaskGroup()
     await tasks.__aenter__()
     task = tasks.create_task(work, name=name)

@@ -1,6 +1,4 @@
-"""
-`duplex bench [NAME]`: a benchmark of the repository's `benchmarks/` folder; without a name, `load`.
-"""
+"""`duplex bench [NAME]`: a benchmark of the repository's `benchmarks/` folder; without a name, `load`."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ _SUFFIX = "_bench.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """
-    Declare nothing: flags and arguments are the benchmark's own.
-    """
+    """Declare nothing: flags and arguments are the benchmark's own."""
 
 
 def run(arguments: argparse.Namespace) -> int:

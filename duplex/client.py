@@ -37,9 +37,7 @@ LAST_EVENTS = frozenset({"session.closed", "session.expired", "session.replaced"
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    What to connect to, and how.
-    """
+    """What to connect to, and how."""
 
     urls: tuple[str, ...] = ("ws://127.0.0.1:8000",)
     """Gateways; a resume goes through the next one."""
@@ -129,18 +127,14 @@ class SessionClient:
                     await self._socket.send(msg.encode(event))
 
     async def close(self) -> None:
-        """
-        Ask for the session's end; `events` ends with it.
-        """
+        """Ask for the session's end; `events` ends with it."""
         if self.opening.way == "duplex":
             await self.send(msg.SessionClose())
         else:
             await self._stack.aclose()
 
     async def keep_alive(self, interval_s: float = 1.0) -> None:
-        """
-        Send heartbeats until cancelled. Their answers are the receipts that let the outbox go.
-        """
+        """Send heartbeats until cancelled. Their answers are the receipts that let the outbox go."""
         while True:
             await asyncio.sleep(interval_s)
             await self.send(msg.SessionHeartbeat())
@@ -184,9 +178,7 @@ class SessionClient:
                 return
 
     def _is_new(self, event: msg.ServerEvent) -> bool:
-        """
-        Keep the books; False for an event that came before.
-        """
+        """Keep the books; False for an event that came before."""
         if event.input_audio_received_bytes is not None:
             self._outbox.acknowledge(event.input_audio_received_bytes)
         seq = event.server_event_seq
@@ -229,9 +221,7 @@ class SessionClient:
         self._greeting.append(created)
 
     async def _resume(self) -> msg.ServerEvent:
-        """
-        Make the connection again; gives `session.resumed`.
-        """
+        """Make the connection again; gives `session.resumed`."""
         opening = self.opening
         async with self._sending:
             self._socket = None

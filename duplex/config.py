@@ -1,6 +1,4 @@
-"""
-`duplex config`: the effective settings, one a line, as a TOML file would hold them, with their origin.
-"""
+"""`duplex config`: the effective settings, one a line, as a TOML file would hold them, with their origin."""
 
 from __future__ import annotations
 
@@ -15,16 +13,12 @@ _SECRET = frozenset({"gateway.api_keys"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """
-    Declare flags and arguments.
-    """
+    """Declare flags and arguments."""
     add_flags(parser, STORE_FLAGS)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Print the settings.
-    """
+    """Print the settings."""
     resolved = from_arguments(arguments)
     lines = [(f"{key} = {_shown(key, resolved.settings)}", resolved.origins[key]) for key in known_settings()]
     width = max(len(line) for line, _ in lines)

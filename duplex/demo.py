@@ -37,23 +37,17 @@ DIGEST_TIMEOUT_S = 5.0
 
 
 class DemoFailed(DuplexError):
-    """
-    The service runs, and does not do what it should.
-    """
+    """The service runs, and does not do what it should."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """
-    Declare flags and arguments.
-    """
+    """Declare flags and arguments."""
     add_flags(parser, {})
     parser.add_argument("--clip", type=Path, default=CLIP, metavar="FILE.wav", help="what to say instead")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Run the demo; 0 if all went as it should.
-    """
+    """Run the demo; 0 if all went as it should."""
     if not arguments.clip.exists():
         raise AudioFileError(
             str(arguments.clip), "the demo's clip is in the repository; give another one with --clip"
@@ -65,9 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _apart(resolved: Resolved[Settings]) -> Resolved[Settings]:
-    """
-    The settings with everything of its own: ports, data, store, and quiet processes.
-    """
+    """The settings with everything of its own: ports, data, store, and quiet processes."""
     settings = resolved.settings
     own = replace(
         settings,

@@ -1,6 +1,4 @@
-"""
-The event store that comes with the service: a Valkey server of its own, kept running and guarded.
-"""
+"""The event store that comes with the service: a Valkey server of its own, kept running and guarded."""
 
 from __future__ import annotations
 

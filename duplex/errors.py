@@ -15,15 +15,11 @@ from __future__ import annotations
 
 
 class DuplexError(Exception):
-    """
-    The root of this package's errors.
-    """
+    """The root of this package's errors."""
 
 
 class SettingError(DuplexError):
-    """
-    A setting that cannot be taken: its key (or variable), where it stands, and why.
-    """
+    """A setting that cannot be taken: its key (or variable), where it stands, and why."""
 
     def __init__(self, key: str, origin: str, reason: str) -> None:
         super().__init__(key, origin, reason)
@@ -36,9 +32,7 @@ class SettingError(DuplexError):
 
 
 class StartFailed(DuplexError):
-    """
-    A process of the tree ended, or did not answer, before the service was ready.
-    """
+    """A process of the tree ended, or did not answer, before the service was ready."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(name, reason)
@@ -50,9 +44,7 @@ class StartFailed(DuplexError):
 
 
 class AudioFileError(DuplexError):
-    """
-    A file that is no 16-bit PCM WAV, mono or stereo, or holds no sound.
-    """
+    """A file that is no 16-bit PCM WAV, mono or stereo, or holds no sound."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -64,15 +56,11 @@ class AudioFileError(DuplexError):
 
 
 class ClientError(DuplexError):
-    """
-    The root of the client's errors.
-    """
+    """The root of the client's errors."""
 
 
 class SessionRefused(ClientError):
-    """
-    The server answered with an error instead of a session.
-    """
+    """The server answered with an error instead of a session."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(code, message)
@@ -84,9 +72,7 @@ class SessionRefused(ClientError):
 
 
 class ConnectionLost(ClientError):
-    """
-    The connection is gone: its session cannot be resumed, or nobody answered for too long.
-    """
+    """The connection is gone: its session cannot be resumed, or nobody answered for too long."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -97,9 +83,7 @@ class ConnectionLost(ClientError):
 
 
 class OutboxFull(ClientError):
-    """
-    More input is unacknowledged than the client keeps for resending.
-    """
+    """More input is unacknowledged than the client keeps for resending."""
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(limit_bytes)

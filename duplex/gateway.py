@@ -1,6 +1,4 @@
-"""
-`duplex gateway`: one gateway in this process.
-"""
+"""`duplex gateway`: one gateway in this process."""
 
 from __future__ import annotations
 
@@ -20,16 +18,12 @@ FLAGS = {**STORE_FLAGS, "--host": "gateway.host", "--port": "gateway.port"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """
-    Declare flags and arguments.
-    """
+    """Declare flags and arguments."""
     add_flags(parser, FLAGS)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Serve until SIGTERM or SIGINT.
-    """
+    """Serve until SIGTERM or SIGINT."""
     settings = from_arguments(arguments).settings
     logs.configure(settings.log_level)
     heap.settle()

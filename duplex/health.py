@@ -1,6 +1,4 @@
-"""
-One HTTP question, without an HTTP library: what does this URL answer?
-"""
+"""One HTTP question, without an HTTP library: what does this URL answer?"""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ TIMEOUT_S = 2.0
 
 
 async def http_status(url: str) -> int | None:
-    """
-    The status of a GET; None if nobody answers in time.
-    """
+    """The status of a GET; None if nobody answers in time."""
     parts = urlsplit(url)
     host, port = parts.hostname or "127.0.0.1", parts.port or 80
     try:

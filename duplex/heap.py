@@ -1,6 +1,4 @@
-"""
-The heap of a process that serves.
-"""
+"""The heap of a process that serves."""
 
 from __future__ import annotations
 

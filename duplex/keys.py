@@ -25,17 +25,13 @@ Tree = TypeVar("Tree", bound=Struct)
 
 
 class Leaf(NamedTuple):
-    """
-    One setting: its type as written in the Struct.
-    """
+    """One setting: its type as written in the Struct."""
 
     type: object
 
 
 class Source(NamedTuple):
-    """
-    Values by key, and what to call their origin. `text`: the values are strings still to be parsed.
-    """
+    """Values by key, and what to call their origin. `text`: the values are strings still to be parsed."""
 
     values: Mapping[str, object]
     origins: Mapping[str, str]
@@ -43,9 +39,7 @@ class Source(NamedTuple):
 
 
 class Resolved(NamedTuple, Generic[Tree]):
-    """
-    The effective settings, and where each came from.
-    """
+    """The effective settings, and where each came from."""
 
     settings: Tree
     origins: dict[str, str]
@@ -53,9 +47,7 @@ class Resolved(NamedTuple, Generic[Tree]):
 
 
 def leaves(tree: Struct, prefix: str = "") -> Iterator[tuple[str, Leaf]]:
-    """
-    Every setting below `tree` with its dotted key.
-    """
+    """Every setting below `tree` with its dotted key."""
     for info in fields(tree):
         value = getattr(tree, info.name)
         if isinstance(value, Struct):
@@ -65,9 +57,7 @@ def leaves(tree: Struct, prefix: str = "") -> Iterator[tuple[str, Leaf]]:
 
 
 def value_of(tree: Struct, key: str) -> object:
-    """
-    The value at a dotted key.
-    """
+    """The value at a dotted key."""
     value: object = tree
     for name in key.split("."):
         value = getattr(value, name)
@@ -75,16 +65,12 @@ def value_of(tree: Struct, key: str) -> object:
 
 
 def variable(key: str) -> str:
-    """
-    The environment variable of a key: `gateway.port` is `DUPLEX_GATEWAY_PORT`.
-    """
+    """The environment variable of a key: `gateway.port` is `DUPLEX_GATEWAY_PORT`."""
     return ENVIRONMENT_PREFIX + key.replace(".", "_").upper()
 
 
 def to_text(value: object) -> str:
-    """
-    A value as a flag or variable holds it.
-    """
+    """A value as a flag or variable holds it."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 

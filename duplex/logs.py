@@ -1,6 +1,4 @@
-"""
-Logging of every process: one event a line on stderr, JSON for machines and `key=value` on a terminal.
-"""
+"""Logging of every process: one event a line on stderr, JSON for machines and `key=value` on a terminal."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ import structlog
 
 
 def configure(level: str) -> None:
-    """
-    Set structlog up, once, at the process's start.
-    """
+    """Set structlog up, once, at the process's start."""
     renderer: structlog.typing.Processor
     if sys.stderr.isatty():
         renderer = structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"])

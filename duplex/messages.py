@@ -1,6 +1,4 @@
-"""
-What the client sends and reads: light Structs, one for each client event, one for all server events.
-"""
+"""What the client sends and reads: light Structs, one for each client event, one for all server events."""
 
 from __future__ import annotations
 
@@ -9,58 +7,44 @@ from msgspec import Raw, Struct
 
 
 class ClientEvent(Struct, frozen=True, tag_field="type", omit_defaults=True):
-    """
-    Base of what a client sends.
-    """
+    """Base of what a client sends."""
 
 
 class AudioFormatOption(Struct, frozen=True, omit_defaults=True):
-    """
-    PCM16 at a rate.
-    """
+    """PCM16 at a rate."""
 
     type: str
     rate: int
 
 
 class DirectionOptions(Struct, frozen=True):
-    """
-    Settings of one direction.
-    """
+    """Settings of one direction."""
 
     format: AudioFormatOption
 
 
 class UntimedInputOptions(Struct, frozen=True):
-    """
-    Input settings without server-side turn detection.
-    """
+    """Input settings without server-side turn detection."""
 
     format: AudioFormatOption
     turn_detection: None = None
 
 
 class AudioOptions(Struct, frozen=True):
-    """
-    Settings of both directions.
-    """
+    """Settings of both directions."""
 
     input: DirectionOptions | UntimedInputOptions
     output: DirectionOptions
 
 
 class ExtraBody(Struct, frozen=True):
-    """
-    What only the duplex way knows.
-    """
+    """What only the duplex way knows."""
 
     auto_response: bool = True
 
 
 class SessionOptions(Struct, frozen=True, omit_defaults=True):
-    """
-    The session object of an update.
-    """
+    """The session object of an update."""
 
     audio: AudioOptions
     type: str = msgspec.field(default="", name="type")
@@ -69,17 +53,13 @@ class SessionOptions(Struct, frozen=True, omit_defaults=True):
 
 
 class SessionUpdate(ClientEvent, tag="session.update", frozen=True):
-    """
-    Opens a session on the duplex way, changes it later.
-    """
+    """Opens a session on the duplex way, changes it later."""
 
     session: SessionOptions
 
 
 class SessionResume(ClientEvent, tag="session.resume", frozen=True):
-    """
-    Goes on with a session on a new connection.
-    """
+    """Goes on with a session on a new connection."""
 
     session_id: str
     resume_token: str
@@ -87,65 +67,47 @@ class SessionResume(ClientEvent, tag="session.resume", frozen=True):
 
 
 class SessionHeartbeat(ClientEvent, tag="session.heartbeat", frozen=True):
-    """
-    Asks for receipts.
-    """
+    """Asks for receipts."""
 
 
 class SessionClose(ClientEvent, tag="session.close", frozen=True):
-    """
-    Ends the session.
-    """
+    """Ends the session."""
 
 
 class AppendInput(ClientEvent, tag="input_audio_buffer.append", frozen=True):
-    """
-    Input audio; base64 in JSON.
-    """
+    """Input audio; base64 in JSON."""
 
     audio: bytes
 
 
 class CommitInput(ClientEvent, tag="input_audio_buffer.commit", frozen=True):
-    """
-    Seals the input.
-    """
+    """Seals the input."""
 
 
 class CreateResponse(ClientEvent, tag="response.create", frozen=True):
-    """
-    Asks for a response.
-    """
+    """Asks for a response."""
 
 
 class CancelResponse(ClientEvent, tag="response.cancel", frozen=True):
-    """
-    Stops the active response.
-    """
+    """Stops the active response."""
 
 
 class PlaybackAck(ClientEvent, tag="playback.ack", frozen=True):
-    """
-    How much of a response was played (cumulative).
-    """
+    """How much of a response was played (cumulative)."""
 
     response_id: str
     played_ms: int
 
 
 class SessionInfo(Struct, frozen=True):
-    """
-    Of the session object, what the client uses.
-    """
+    """Of the session object, what the client uses."""
 
     id: str
     model: str = ""
 
 
 class ErrorInfo(Struct, frozen=True):
-    """
-    The error object.
-    """
+    """The error object."""
 
     code: str | None = None
     message: str = ""
@@ -153,9 +115,7 @@ class ErrorInfo(Struct, frozen=True):
 
 
 class ResponseInfo(Struct, frozen=True):
-    """
-    Of the response object, what the client uses.
-    """
+    """Of the response object, what the client uses."""
 
     id: str
     status: str = ""
@@ -186,15 +146,11 @@ class ServerEvent(Struct, frozen=True):
     error: ErrorInfo | None = None
 
     def audio(self) -> bytes:
-        """
-        The audio of an audio delta.
-        """
+        """The audio of an audio delta."""
         return _audio.decode(self.delta)
 
     def text(self) -> str:
-        """
-        The text of a transcript delta.
-        """
+        """The text of a transcript delta."""
         return _text.decode(self.delta)
 
 
@@ -205,9 +161,7 @@ _events = msgspec.json.Decoder(ServerEvent)
 
 
 def encode(event: ClientEvent) -> str:
-    """
-    A client event as the text frame that it is sent in.
-    """
+    """A client event as the text frame that it is sent in."""
     return _encoder.encode(event).decode()
 
 

@@ -1,6 +1,4 @@
-"""
-Input audio until the server says that it has it.
-"""
+"""Input audio until the server says that it has it."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ class Outbox:
         self.end += len(audio)
 
     def take(self) -> bytes | None:
-        """
-        The next piece to send; None if there is none.
-        """
+        """The next piece to send; None if there is none."""
         if self._next == len(self._pieces):
             return None
         piece = self._pieces[self._next]
@@ -51,17 +47,13 @@ class Outbox:
         return piece
 
     def acknowledge(self, received: int) -> None:
-        """
-        The server has everything before `received`.
-        """
+        """The server has everything before `received`."""
         while self._pieces and self._first + len(self._pieces[0]) <= received:
             self._first += len(self._pieces.popleft())
             self._next = max(0, self._next - 1)
 
     def rewind(self, received: int) -> None:
-        """
-        On a new connection: everything from `received` on is to be sent (again).
-        """
+        """On a new connection: everything from `received` on is to be sent (again)."""
         self.acknowledge(received)
         if self._pieces and self._first < received:
             self._pieces[0] = self._pieces[0][received - self._first :]
@@ -69,9 +61,7 @@ class Outbox:
         self._next = 0
 
     def forget_sent(self) -> None:
-        """
-        Keep nothing that was sent: on a way that gives no receipts nothing can be sent again.
-        """
+        """Keep nothing that was sent: on a way that gives no receipts nothing can be sent again."""
         for _ in range(self._next):
             self._first += len(self._pieces.popleft())
         self._next = 0

@@ -1,6 +1,4 @@
-"""
-Free TCP ports.
-"""
+"""Free TCP ports."""
 
 from __future__ import annotations
 
@@ -8,9 +6,7 @@ import socket
 
 
 def free_port() -> int:
-    """
-    A TCP port of 127.0.0.1 that was free just now.
-    """
+    """A TCP port of 127.0.0.1 that was free just now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -18,9 +14,7 @@ def free_port() -> int:
 
 
 def is_free(port: int) -> bool:
-    """
-    Whether a TCP port of 127.0.0.1 can be listened on. One that was left a moment ago can.
-    """
+    """Whether a TCP port of 127.0.0.1 can be listened on. One that was left a moment ago can."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -32,9 +32,7 @@ READY_INTERVAL_S = 0.05
 
 
 class Tree(NamedTuple):
-    """
-    A running service.
-    """
+    """A running service."""
 
     urls: tuple[str, ...]
     """One of each gateway, `http://host:port`."""
@@ -42,9 +40,7 @@ class Tree(NamedTuple):
 
 
 class Child:
-    """
-    One process of ours, kept running while `keep` runs. `exits` counts how often it ended by itself.
-    """
+    """One process of ours, kept running while `keep` runs. `exits` counts how often it ended by itself."""
 
     def __init__(
         self, name: str, command: list[str], environment: dict[str, str], settings: ServeSettings
@@ -57,9 +53,7 @@ class Child:
         self._settings = settings
 
     async def keep(self) -> None:
-        """
-        Run the process, again and again, until cancelled; then stop it in good order.
-        """
+        """Run the process, again and again, until cancelled; then stop it in good order."""
         backoff = Backoff(self._settings.restart_min_s, self._settings.restart_max_s)
         clock = asyncio.get_running_loop().time
         while True:

@@ -1,6 +1,4 @@
-"""
-`duplex replay`: the inspection tools on the configured store.
-"""
+"""`duplex replay`: the inspection tools on the configured store."""
 
 from __future__ import annotations
 
@@ -15,18 +13,14 @@ from .settings import STORE_FLAGS, add_flags, from_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """
-    Declare flags and arguments.
-    """
+    """Declare flags and arguments."""
     common = argparse.ArgumentParser(add_help=False)
     add_flags(common, STORE_FLAGS)
     cli.add_arguments(parser, common)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Run one of the tools.
-    """
+    """Run one of the tools."""
     url = from_arguments(arguments).settings.store_url
     try:
         return asyncio.run(_run(arguments, url))

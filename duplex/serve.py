@@ -1,6 +1,4 @@
-"""
-`duplex serve`: the whole service as one process tree, until SIGINT or SIGTERM.
-"""
+"""`duplex serve`: the whole service as one process tree, until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -28,16 +26,12 @@ FLAGS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """
-    Declare flags and arguments.
-    """
+    """Declare flags and arguments."""
     add_flags(parser, FLAGS)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Serve until asked to stop.
-    """
+    """Serve until asked to stop."""
     resolved = from_arguments(arguments)
     logs.configure(resolved.settings.log_level)
     asyncio.run(until_signalled(_serve(resolved)))
@@ -45,9 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def until_signalled(work: Coroutine[Any, Any, None]) -> None:
-    """
-    Run `work`; SIGINT or SIGTERM cancels it, and this returns when it has cleaned up.
-    """
+    """Run `work`; SIGINT or SIGTERM cancels it, and this returns when it has cleaned up."""
     me, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert me is not None
     signalled = False

@@ -45,9 +45,7 @@ STORE_FLAGS: Flags = {"--redis": "redis"}
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True):
-    """
-    The process tree of `duplex serve`.
-    """
+    """The process tree of `duplex serve`."""
 
     gateways: int = 1
     """How many; each listens on a port of its own, counted up from `gateway.port`."""
@@ -66,9 +64,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """
-    The whole tree.
-    """
+    """The whole tree."""
 
     redis: str = ""
     """
@@ -81,15 +77,11 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def store_url(self) -> str:
-        """
-        Where the event store is.
-        """
+        """Where the event store is."""
         return self.redis or f"redis://127.0.0.1:{self.serve.store_port}"
 
     def for_gateway(self) -> GatewaySettings:
-        """
-        What a gateway is started with.
-        """
+        """What a gateway is started with."""
         return replace(self.gateway, store_url=self.store_url)
 
     def for_worker(self) -> WorkerSettings:
@@ -105,16 +97,12 @@ _DERIVED = frozenset({"gateway.store_url", "worker.store_url", "worker.worker_id
 
 
 def known_settings() -> dict[str, Leaf]:
-    """
-    Every key that can be set.
-    """
+    """Every key that can be set."""
     return {key: leaf for key, leaf in leaves(Settings()) if key not in _DERIVED}
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Flags) -> None:
-    """
-    Add flags for some settings, and `--set` and `--config` for all.
-    """
+    """Add flags for some settings, and `--set` and `--config` for all."""
     for flag, key in flags.items():
         default = to_text(value_of(Settings(), key))
         parser.add_argument(
@@ -165,9 +153,7 @@ def from_arguments(
 def as_environment(
     resolved: Resolved[Settings], environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """
-    An environment in which a child process has the same settings, wherever this process found them.
-    """
+    """An environment in which a child process has the same settings, wherever this process found them."""
     environment = os.environ if environment is None else environment
     kept = {name: value for name, value in environment.items() if not name.startswith("DUPLEX_")}
     for key in known_settings():

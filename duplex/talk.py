@@ -20,18 +20,14 @@ COMMIT_AFTER_MS = 400
 
 
 class Moment(Struct, frozen=True):
-    """
-    Something that happened, in milliseconds since the first frame was sent.
-    """
+    """Something that happened, in milliseconds since the first frame was sent."""
 
     at_ms: int
     what: str
 
 
 class TalkResult(Struct, frozen=True, kw_only=True):
-    """
-    How a conversation went. Times in milliseconds, on the client's clock.
-    """
+    """How a conversation went. Times in milliseconds, on the client's clock."""
 
     session_id: str
     input_ms: int
@@ -49,9 +45,7 @@ class TalkResult(Struct, frozen=True, kw_only=True):
 
 
 class Reply(Struct, frozen=True):
-    """
-    The result, and the reply's sound: mono PCM16 at the opening's rate.
-    """
+    """The result, and the reply's sound: mono PCM16 at the opening's rate."""
 
     result: TalkResult
     audio: bytes
@@ -120,9 +114,7 @@ class Talk:
         return Reply(self._result(), bytes(self._reply))
 
     async def _until_done(self, listening: asyncio.Task[None]) -> None:
-        """
-        Return when the reply was played, or none began in time, or the session is over.
-        """
+        """Return when the reply was played, or none began in time, or the session is over."""
         limit_s = self._ms(len(self._sound)) / 1000 + self._patience_s
         while not listening.done():
             if self._replied.is_set() and self._played_ms >= self._ms(len(self._reply)):
@@ -137,9 +129,7 @@ class Talk:
     # --- out ------------------------------------------------------------------------------------------------
 
     async def _speak(self) -> None:
-        """
-        Send a frame each 80 ms: the sound, then silence for as long as the conversation lasts.
-        """
+        """Send a frame each 80 ms: the sound, then silence for as long as the conversation lasts."""
         frame_bytes = self._opening.rate_hz * FRAME_MS // 1000 * SAMPLE_BYTES
         frames = -(-len(self._sound) // frame_bytes)
         commit_at = frames + COMMIT_AFTER_MS // FRAME_MS if self._opening.way == "openai" else -1
@@ -161,9 +151,7 @@ class Talk:
             await asyncio.sleep(max(0.0, self._started_s + frame * FRAME_MS / 1000 - self._now_s()))
 
     async def _play(self) -> None:
-        """
-        Move the virtual loudspeaker on, and tell the server now and then.
-        """
+        """Move the virtual loudspeaker on, and tell the server now and then."""
         if self._first_audio_ms is None:
             return
         self._played_ms = min(self._played_ms + FRAME_MS, self._ms(len(self._reply)))
@@ -201,9 +189,7 @@ class Talk:
                 self._remark(event)
 
     def _remark(self, event: msg.ServerEvent) -> None:
-        """
-        Note what only the timeline wants to know.
-        """
+        """Note what only the timeline wants to know."""
         match event.type:
             case "response.listen" | "response.speak":
                 self._decide(event.type.removeprefix("response."))
@@ -265,9 +251,7 @@ class Talk:
 
 
 def report(result: TalkResult) -> list[str]:
-    """
-    The result as lines for people.
-    """
+    """The result as lines for people."""
     lines = [f"session {result.session_id}"]
     lines += [f"{moment.at_ms / 1000:8.3f} s  {moment.what}" for moment in result.timeline]
     lines.append(f"speech in      {result.speech_end_ms / 1000:.2f} s of {result.input_ms / 1000:.2f} s")

@@ -1,6 +1,4 @@
-"""
-`duplex talk`: talk a WAV file to a model, write the reply as WAV, print the timeline.
-"""
+"""`duplex talk`: talk a WAV file to a model, write the reply as WAV, print the timeline."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ RATE_HZ = 24_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """
-    Declare flags and arguments.
-    """
+    """Declare flags and arguments."""
     parser.add_argument("file", type=Path, metavar="FILE.wav", help="16-bit PCM, mono or stereo, any rate")
     parser.add_argument(
         "--out", type=Path, default=Path("reply.wav"), metavar="FILE.wav", help="where the reply goes"
@@ -46,9 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Talk; 0 if there was a reply, 1 if there was none.
-    """
+    """Talk; 0 if there was a reply, 1 if there was none."""
     opening = Opening(
         urls=tuple(arguments.url or ("ws://127.0.0.1:8000",)),
         model=arguments.model,
@@ -66,24 +60,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_result(result: TalkResult, *, as_json: bool = False) -> None:
-    """
-    Print a result for machines or for people.
-    """
+    """Print a result for machines or for people."""
     lines = [msgspec.json.encode(result).decode()] if as_json else report(result)
     print("\n".join(lines), flush=True)
 
 
 def progress_line() -> _Progress | None:
-    """
-    Something that shows progress on a terminal; None where nobody watches.
-    """
+    """Something that shows progress on a terminal; None where nobody watches."""
     return _Progress() if sys.stderr.isatty() else None
 
 
 def end_progress() -> None:
-    """
-    Clear the progress line.
-    """
+    """Clear the progress line."""
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 

@@ -1,6 +1,4 @@
-"""
-WAV files in and out, 16 bit, and what a timeline needs to know of them.
-"""
+"""WAV files in and out, 16 bit, and what a timeline needs to know of them."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ def read_wav(path: Path, rate_hz: int) -> bytes:
 
 
 def write_wav(path: Path, pcm: bytes, rate_hz: int) -> None:
-    """
-    Write mono PCM16; makes the folder if need be.
-    """
+    """Write mono PCM16; makes the folder if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
@@ -59,9 +55,7 @@ def write_wav(path: Path, pcm: bytes, rate_hz: int) -> None:
 
 
 def speech_end_ms(pcm: bytes, rate_hz: int) -> int:
-    """
-    Where the last speech of mono PCM16 ends.
-    """
+    """Where the last speech of mono PCM16 ends."""
     window = int(rate_hz * _LEVEL_WINDOW_S)
     samples = _floats(pcm)
     levels = np.sqrt(

@@ -1,6 +1,4 @@
-"""
-`duplex worker`: one worker in this process.
-"""
+"""`duplex worker`: one worker in this process."""
 
 from __future__ import annotations
 
@@ -17,16 +15,12 @@ FLAGS = {**STORE_FLAGS, "--model": "worker.model", "--capacity": "worker.capacit
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """
-    Declare flags and arguments.
-    """
+    """Declare flags and arguments."""
     add_flags(parser, FLAGS)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """
-    Serve until SIGTERM or SIGINT.
-    """
+    """Serve until SIGTERM or SIGINT."""
     settings = from_arguments(arguments).settings
     logs.configure(settings.log_level)
     heap.settle()

@@ -1,6 +1,4 @@
-"""
-Waiting times between attempts.
-"""
+"""Waiting times between attempts."""
 
 from __future__ import annotations
 
@@ -8,9 +6,7 @@ import random
 
 
 class Backoff:
-    """
-    Exponentially growing, capped, jittered waiting times; `reset` after a success.
-    """
+    """Exponentially growing, capped, jittered waiting times; `reset` after a success."""
 
     def __init__(self, min_s: float, max_s: float) -> None:
         self._min_s = min_s
@@ -18,16 +14,12 @@ class Backoff:
         self._next_s = min_s
 
     def next_s(self) -> float:
-        """
-        How long to wait before the next attempt.
-        """
+        """How long to wait before the next attempt."""
         delay_s = self._next_s
         self._next_s = min(self._max_s, delay_s * 2)
         # Jitter: processes that lost the same server must not come back in step.
         return delay_s * random.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """
-        The last attempt succeeded.
-        """
+        """The last attempt succeeded."""
         self._next_s = self._min_s

@@ -1,6 +1,4 @@
-"""
-Estimate of the store's time between its answers.
-"""
+"""Estimate of the store's time between its answers."""
 
 from __future__ import annotations
 
@@ -23,15 +21,11 @@ class StoreClock:
         self._contact_s = float("-inf")
 
     def contact(self) -> None:
-        """
-        Note that the store answered just now.
-        """
+        """Note that the store answered just now."""
         self._contact_s = self._monotonic()
 
     def sample(self, store_ms: float) -> None:
-        """
-        Take the store's own clock, as it was told just now.
-        """
+        """Take the store's own clock, as it was told just now."""
         self._contact_s = self._monotonic()
         self._offset_ms = store_ms - self._contact_s * 1000
 
@@ -45,15 +39,11 @@ class StoreClock:
             self._offset_ms = offset_ms
 
     def now_ms(self) -> int:
-        """
-        Estimated store time; never goes back. 0 before the first answer.
-        """
+        """Estimated store time; never goes back. 0 before the first answer."""
         if self._offset_ms is not None:
             self._last_ms = max(self._last_ms, int(self._monotonic() * 1000 + self._offset_ms))
         return self._last_ms
 
     def last_contact_s(self) -> float:
-        """
-        Seconds since the store last answered; infinite if it never did.
-        """
+        """Seconds since the store last answered; infinite if it never did."""
         return self._monotonic() - self._contact_s

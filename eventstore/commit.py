@@ -23,18 +23,14 @@ from .options import StoreOptions, StoreStats
 
 
 class Group(NamedTuple):
-    """
-    Consecutive entries of one writer inside one pipeline.
-    """
+    """Consecutive entries of one writer inside one pipeline."""
 
     session_id: str
     payloads: Sequence[bytes]
 
 
 class Ack(NamedTuple):
-    """
-    What became of a group.
-    """
+    """What became of a group."""
 
     ids: Sequence[EntryId]
     """Of the entries that are in the journal, up to the first that was refused."""
@@ -43,9 +39,7 @@ class Ack(NamedTuple):
 
 
 class AppendTransport(Protocol):
-    """
-    How a pipeline reaches the store.
-    """
+    """How a pipeline reaches the store."""
 
     async def append_groups(self, groups: Sequence[Group]) -> Sequence[Ack]:
         """
@@ -63,9 +57,7 @@ class _Pending(NamedTuple):
 
 
 class _Queue:
-    """
-    One writer's unacknowledged entries, the oldest first.
-    """
+    """One writer's unacknowledged entries, the oldest first."""
 
     def __init__(self, session_id: str, options: StoreOptions) -> None:
         self.session_id = session_id
@@ -84,9 +76,7 @@ class _Queue:
 
     @property
     def settled(self) -> int:
-        """
-        Entries ever acknowledged.
-        """
+        """Entries ever acknowledged."""
         return self.queued - len(self._pending)
 
     def put(self, data: bytes) -> asyncio.Future[EntryId]:
@@ -97,9 +87,7 @@ class _Queue:
         return acknowledged
 
     def head(self, limit_bytes: int) -> list[bytes]:
-        """
-        The first entries up to a size; the very first whatever its size.
-        """
+        """The first entries up to a size; the very first whatever its size."""
         total_bytes = 0
         payloads: list[bytes] = []
         for pending in self._pending:
@@ -110,9 +98,7 @@ class _Queue:
         return payloads
 
     def settle(self, ids: Sequence[EntryId]) -> int:
-        """
-        Acknowledge the first entries; returns their size in bytes. A queue closed meanwhile has none.
-        """
+        """Acknowledge the first entries; returns their size in bytes. A queue closed meanwhile has none."""
         settled_bytes = 0
         for entry_id in islice(ids, len(self._pending)):
             data, acknowledged = self._pending.popleft()
@@ -123,9 +109,7 @@ class _Queue:
         return settled_bytes
 
     def close(self) -> None:
-        """
-        Drop what is pending and cancel its futures.
-        """
+        """Drop what is pending and cancel its futures."""
         self.closed = True
         for pending in self._pending:
             pending.acknowledged.cancel()
@@ -146,23 +130,17 @@ class JournalWriter:
 
     @property
     def session_id(self) -> str:
-        """
-        Whose journal is written.
-        """
+        """Whose journal is written."""
         return self._queue.session_id
 
     @property
     def pending_bytes(self) -> int:
-        """
-        Bytes queued or in flight, not yet acknowledged.
-        """
+        """Bytes queued or in flight, not yet acknowledged."""
         return self._queue.size_bytes
 
     @property
     def has_room(self) -> bool:
-        """
-        Whether this writer and the whole store are under their limits of pending bytes.
-        """
+        """Whether this writer and the whole store are under their limits of pending bytes."""
         options = self._committer.options
         return (
             self._queue.size_bytes < options.writer_pending_bytes
@@ -215,16 +193,12 @@ class JournalWriter:
             raise StoreClosed(self.session_id)
 
     def close(self) -> None:
-        """
-        Drop what is pending (what is in flight may still arrive) and cancel its futures.
-        """
+        """Drop what is pending (what is in flight may still arrive) and cancel its futures."""
         self._committer.close_queue(self._queue)
 
 
 class GroupCommitter:
-    """
-    Sends what all writers of a store have queued, one pipeline at a time. Lives as long as the store.
-    """
+    """Sends what all writers of a store have queued, one pipeline at a time. Lives as long as the store."""
 
     def __init__(self, transport: AppendTransport, options: StoreOptions, stats: StoreStats) -> None:
         self.options = options
@@ -255,18 +229,14 @@ class GroupCommitter:
         return JournalWriter(queue, self)
 
     def queued(self, queue: _Queue, size_bytes: int) -> None:
-        """
-        A queue has one entry more.
-        """
+        """A queue has one entry more."""
         self.pending_bytes += size_bytes
         if queue not in self._retries:
             self._ready[queue] = None
             self._wake.set()
 
     def close_queue(self, queue: _Queue) -> None:
-        """
-        Drop what a queue holds; again changes nothing.
-        """
+        """Drop what a queue holds; again changes nothing."""
         self.pending_bytes -= queue.size_bytes
         queue.close()
         self._open.discard(queue)
@@ -276,25 +246,19 @@ class GroupCommitter:
         self._notify()
 
     async def progress(self) -> None:
-        """
-        Wait until pending entries were acknowledged or dropped.
-        """
+        """Wait until pending entries were acknowledged or dropped."""
         if self._progress is None:
             self._progress = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._progress)
 
     def close(self) -> None:
-        """
-        Close every writer.
-        """
+        """Close every writer."""
         self._closed = True
         for queue in list(self._open):
             self.close_queue(queue)
 
     async def run(self) -> None:
-        """
-        Commit until cancelled.
-        """
+        """Commit until cancelled."""
         loop = asyncio.get_running_loop()
         backoff = Backoff(self.options.backoff_min_s, self.options.backoff_max_s)
         not_before_s = 0.0

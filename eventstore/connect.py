@@ -1,6 +1,4 @@
-"""
-From a URL to a store.
-"""
+"""From a URL to a store."""
 
 from __future__ import annotations
 

@@ -23,15 +23,11 @@ if TYPE_CHECKING:
 
 
 class EventStoreError(Exception):
-    """
-    The root of this package's errors.
-    """
+    """The root of this package's errors."""
 
 
 class InvalidId(EventStoreError):
-    """
-    A string that must name something, and whose form is not that of an id.
-    """
+    """A string that must name something, and whose form is not that of an id."""
 
     def __init__(self, value: str) -> None:
         super().__init__(value)
@@ -42,21 +38,15 @@ class InvalidId(EventStoreError):
 
 
 class InvalidSessionId(InvalidId):
-    """
-    Not of the form `sess_<shard>_<22 url-safe characters>`.
-    """
+    """Not of the form `sess_<shard>_<22 url-safe characters>`."""
 
 
 class InvalidProcessId(InvalidId):
-    """
-    Not 1 to 128 letters, digits, dots, dashes, colons and underscores.
-    """
+    """Not 1 to 128 letters, digits, dots, dashes, colons and underscores."""
 
 
 class EntryTooLarge(EventStoreError):
-    """
-    One entry, in bytes, over the configured limit; nothing was appended.
-    """
+    """One entry, in bytes, over the configured limit; nothing was appended."""
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(size_bytes, limit_bytes)
@@ -68,9 +58,7 @@ class EntryTooLarge(EventStoreError):
 
 
 class UnknownSession(EventStoreError):
-    """
-    There is no journal of this session (never opened, or deleted).
-    """
+    """There is no journal of this session (never opened, or deleted)."""
 
     def __init__(self, session_id: str) -> None:
         super().__init__(session_id)
@@ -81,9 +69,7 @@ class UnknownSession(EventStoreError):
 
 
 class CursorLost(EventStoreError):
-    """
-    The journal exists but cannot be continued from this cursor without skipping something.
-    """
+    """The journal exists but cannot be continued from this cursor without skipping something."""
 
     def __init__(self, session_id: str, cursor: EntryId) -> None:
         super().__init__(session_id, cursor)
@@ -92,9 +78,7 @@ class CursorLost(EventStoreError):
 
 
 class JournalGap(CursorLost):
-    """
-    Entries after the cursor were trimmed; `first` is where the retained ones begin (at the earliest).
-    """
+    """Entries after the cursor were trimmed; `first` is where the retained ones begin (at the earliest)."""
 
     def __init__(self, session_id: str, cursor: EntryId, first: EntryId) -> None:
         super().__init__(session_id, cursor)
@@ -122,12 +106,8 @@ class JournalRolledBack(CursorLost):
 
 
 class StoreUnavailable(EventStoreError):
-    """
-    The store did not answer, or refused for now. A write that raised this may or may not have happened.
-    """
+    """The store did not answer, or refused for now. A write that raised this may or may not have happened."""
 
 
 class StoreClosed(EventStoreError):
-    """
-    The store or the writer is closed.
-    """
+    """The store or the writer is closed."""

@@ -30,18 +30,14 @@ from .records import Entry
 
 
 class Want(NamedTuple):
-    """
-    What to read: entries of a session after a position.
-    """
+    """What to read: entries of a session after a position."""
 
     session_id: str
     after: EntryId
 
 
 class Fetched(NamedTuple):
-    """
-    What was read for a `Want`.
-    """
+    """What was read for a `Want`."""
 
     entries: Sequence[Entry]
     floor: EntryId
@@ -49,9 +45,7 @@ class Fetched(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """
-    How a journal stands to a position.
-    """
+    """How a journal stands to a position."""
 
     exists: bool
     newest: EntryId
@@ -68,52 +62,36 @@ class ReadTransport(Protocol):
     """
 
     async def connect(self) -> None:
-        """
-        (Re)connect; raises `StoreUnavailable`.
-        """
+        """(Re)connect; raises `StoreUnavailable`."""
         ...
 
     async def fetch(self, wants: Sequence[Want], limit: int) -> Sequence[Fetched]:
-        """
-        Read at most `limit` entries for each want, without blocking. No two wants are equal.
-        """
+        """Read at most `limit` entries for each want, without blocking. No two wants are equal."""
         ...
 
     async def standings(self, wants: Sequence[Want]) -> Sequence[Standing]:
-        """
-        How each journal stands to its position.
-        """
+        """How each journal stands to its position."""
         ...
 
     async def existing(self, session_ids: Sequence[str]) -> Sequence[bool]:
-        """
-        Whether each journal exists.
-        """
+        """Whether each journal exists."""
         ...
 
     async def sample_time(self) -> None:
-        """
-        Ask the store for its time.
-        """
+        """Ask the store for its time."""
         ...
 
     def listen(self, session_id: str, on_hint: Callable[[], None]) -> None:
-        """
-        Call back on each hint of a session, and whenever hints may have been missed.
-        """
+        """Call back on each hint of a session, and whenever hints may have been missed."""
         ...
 
     def unlisten(self, session_id: str, on_hint: Callable[[], None]) -> None:
-        """
-        Undo `listen`.
-        """
+        """Undo `listen`."""
         ...
 
 
 class _Feed:
-    """
-    What the reader has read for one follower and the follower has not yet handed out.
-    """
+    """What the reader has read for one follower and the follower has not yet handed out."""
 
     def __init__(self, session_id: str, after: EntryId, limit_bytes: int) -> None:
         self.session_id = session_id
@@ -129,9 +107,7 @@ class _Feed:
 
     @property
     def is_full(self) -> bool:
-        """
-        Whether to stop reading until the follower has handed out what is buffered.
-        """
+        """Whether to stop reading until the follower has handed out what is buffered."""
         return self.buffered_bytes >= self._limit_bytes
 
     def put(self, entries: Sequence[Entry]) -> None:
@@ -179,16 +155,12 @@ class Follower:
 
     @property
     def session_id(self) -> str:
-        """
-        Whose journal is followed.
-        """
+        """Whose journal is followed."""
         return self._feed.session_id
 
     @property
     def buffered_bytes(self) -> int:
-        """
-        Payload bytes read but not yet handed out.
-        """
+        """Payload bytes read but not yet handed out."""
         return self._feed.buffered_bytes
 
     def __aiter__(self) -> Follower:
@@ -220,9 +192,7 @@ class Follower:
         return batch
 
     def close(self) -> None:
-        """
-        Stop following; a waiting iteration ends. Again changes nothing.
-        """
+        """Stop following; a waiting iteration ends. Again changes nothing."""
         self._feed.closed = True
         self._feed.buffer.clear()
         self._feed.changed.set()
@@ -230,9 +200,7 @@ class Follower:
 
 
 class JournalReader:
-    """
-    The one reader of a process, behind all its followers. Lives as long as the store.
-    """
+    """The one reader of a process, behind all its followers. Lives as long as the store."""
 
     def __init__(self, transport: ReadTransport, options: StoreOptions, stats: StoreStats) -> None:
         self.options = options
@@ -271,9 +239,7 @@ class JournalReader:
         return Follower(feed, self)
 
     def remove(self, feed: _Feed) -> None:
-        """
-        Stop reading for a follower; again changes nothing.
-        """
+        """Stop reading for a follower; again changes nothing."""
         session_id = feed.session_id
         feeds = self._feeds.get(session_id, [])
         if feed in feeds:
@@ -285,25 +251,19 @@ class JournalReader:
                 self._transport.unlisten(session_id, self._hints.pop(session_id))
 
     def mark(self, session_id: str) -> None:
-        """
-        A session may have something to read.
-        """
+        """A session may have something to read."""
         if session_id in self._feeds:
             self._changed[session_id] = None
             self._wake.set()
 
     def close(self) -> None:
-        """
-        Fail every follower with `StoreClosed`.
-        """
+        """Fail every follower with `StoreClosed`."""
         self.closed = True
         for feed in self._all_feeds():
             self._drop(feed, StoreClosed(feed.session_id))
 
     async def run(self) -> None:
-        """
-        Read until cancelled, reconnecting for ever.
-        """
+        """Read until cancelled, reconnecting for ever."""
         backoff = Backoff(self.options.backoff_min_s, self.options.backoff_max_s)
         while True:
             try:

@@ -39,16 +39,12 @@ class HintListener:
         """Whether anything came since the last ping."""
 
     def listen(self, channel: bytes, on_hint: Callable[[], None]) -> None:
-        """
-        Call back on each hint of a channel.
-        """
+        """Call back on each hint of a channel."""
         self._listeners.setdefault(channel, []).append(on_hint)
         self._dirty.set()
 
     def unlisten(self, channel: bytes, on_hint: Callable[[], None]) -> None:
-        """
-        Undo one `listen`.
-        """
+        """Undo one `listen`."""
         listeners = self._listeners[channel]
         listeners.remove(on_hint)
         if not listeners:
@@ -56,9 +52,7 @@ class HintListener:
             self._dirty.set()
 
     async def run(self) -> None:
-        """
-        Listen until cancelled, reconnecting for ever.
-        """
+        """Listen until cancelled, reconnecting for ever."""
         backoff = Backoff(self._options.backoff_min_s, self._options.backoff_max_s)
         while True:
             connection = new_connection(self._pool)

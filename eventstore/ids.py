@@ -45,9 +45,7 @@ class EntryId(NamedTuple):
         return cls(int(ms), int(seq))
 
     def next(self) -> EntryId:
-        """
-        The smallest id after this one.
-        """
+        """The smallest id after this one."""
         return EntryId(self.ms, self.seq + 1)
 
 
@@ -56,9 +54,7 @@ START: Final = EntryId(0, 0)
 
 
 class SessionKeys(NamedTuple):
-    """
-    The keys of one session, as bytes.
-    """
+    """The keys of one session, as bytes."""
 
     journal: bytes
     floor: bytes
@@ -73,9 +69,7 @@ class SessionKeys(NamedTuple):
 
 
 class ProcessKeys(NamedTuple):
-    """
-    The keys of one process; those of all processes live under one hash tag.
-    """
+    """The keys of one process; those of all processes live under one hash tag."""
 
     beat: bytes
     slots: bytes
@@ -88,9 +82,7 @@ PROCESS_INFO: Final = b"{proc}:info"
 
 
 def new_session_id(shards: int = SHARDS) -> str:
-    """
-    A fresh session id on a random shard.
-    """
+    """A fresh session id on a random shard."""
     return f"sess_{secrets.randbelow(min(shards, SHARDS)):02d}_{secrets.token_urlsafe(16)}"
 
 
@@ -143,21 +135,15 @@ def process_keys(process_id: str) -> ProcessKeys:
 
 
 def shard_tag(shard: int) -> bytes:
-    """
-    The hash tag of a shard, braces included.
-    """
+    """The hash tag of a shard, braces included."""
     return b"{s%02d}" % shard
 
 
 def directory_key(shard: int) -> bytes:
-    """
-    Key of the shard's session directory.
-    """
+    """Key of the shard's session directory."""
     return shard_tag(shard) + b":sessions"
 
 
 def deadlines_key(shard: int) -> bytes:
-    """
-    Key of the shard's deadlines.
-    """
+    """Key of the shard's deadlines."""
     return shard_tag(shard) + b":deadlines"

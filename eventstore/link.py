@@ -23,42 +23,30 @@ Reply: TypeAlias = Any
 
 
 class Connection(Protocol):
-    """
-    The part of redis-py's connection that is used here.
-    """
+    """The part of redis-py's connection that is used here."""
 
     socket_timeout: float | None
     """Seconds for each single read and write; None waits for ever."""
 
     async def connect(self) -> None:
-        """
-        Connect and authenticate.
-        """
+        """Connect and authenticate."""
         ...
 
     async def disconnect(self, nowait: bool = False) -> None:
-        """
-        Close, without waiting for the other side if `nowait`.
-        """
+        """Close, without waiting for the other side if `nowait`."""
         ...
 
     async def send_packed_command(self, command: Iterable[bytes]) -> None:
-        """
-        Write bytes.
-        """
+        """Write bytes."""
         ...
 
     async def read_response(self) -> Reply:
-        """
-        The next reply; raises `ResponseError` if it is one.
-        """
+        """The next reply; raises `ResponseError` if it is one."""
         ...
 
 
 def new_connection(pool: ConnectionPool) -> Connection:
-    """
-    A connection as the pool would make it, but owned by the caller; not yet connected.
-    """
+    """A connection as the pool would make it, but owned by the caller; not yet connected."""
     connection = cast(Connection, pool.make_connection())  # type: ignore[no-untyped-call]
     # Time-outs are this package's, over whole pipelines. redis-py's own wrap writes in `asyncio.wait_for`,
     # which can swallow a cancellation in Python 3.11.
@@ -67,9 +55,7 @@ def new_connection(pool: ConnectionPool) -> Connection:
 
 
 def pack(*words: bytes) -> bytes:
-    """
-    One command in Redis' wire form.
-    """
+    """One command in Redis' wire form."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         parts += (b"$%d\r\n" % len(word), word, b"\r\n")
@@ -77,9 +63,7 @@ def pack(*words: bytes) -> bytes:
 
 
 class Link:
-    """
-    A connection that is made anew when it is lost; one pipeline at a time. Lives as long as the store.
-    """
+    """A connection that is made anew when it is lost; one pipeline at a time. Lives as long as the store."""
 
     def __init__(self, pool: ConnectionPool, clock: StoreClock, timeout_s: float) -> None:
         self._pool = pool
@@ -90,9 +74,7 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        """
-        Whether the last pipeline left the connection in order.
-        """
+        """Whether the last pipeline left the connection in order."""
         return self._connection is not None
 
     async def connect(self) -> None:
@@ -167,9 +149,7 @@ class Link:
         return replies
 
     async def close(self) -> None:
-        """
-        Drop the connection, if any.
-        """
+        """Drop the connection, if any."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.disconnect(nowait=True)

@@ -67,9 +67,7 @@ class _Heartbeat:
 
 
 class MemoryServer:
-    """
-    What a server would hold. Lives as long as the test or tool that made it; for one event loop.
-    """
+    """What a server would hold. Lives as long as the test or tool that made it; for one event loop."""
 
     def __init__(self, clock_ms: Callable[[], int] = _wall_clock_ms) -> None:
         self.clock_ms = clock_ms
@@ -88,40 +86,30 @@ class MemoryServer:
         self.restarts = 0
 
     def check(self) -> None:
-        """
-        Raises `StoreUnavailable` while the server is down.
-        """
+        """Raises `StoreUnavailable` while the server is down."""
         if not self.available:
             raise StoreUnavailable("the memory server is down")
 
     def restart(self) -> None:
-        """
-        Come (back) up, with every reader's connection lost.
-        """
+        """Come (back) up, with every reader's connection lost."""
         self.available = True
         self.restarts += 1
 
     def lose_tail(self, session_id: str, after: EntryId) -> None:
-        """
-        Lose acknowledged entries after a position, as a crash may under `relaxed`; call `restart` next.
-        """
+        """Lose acknowledged entries after a position, as a crash may under `relaxed`; call `restart` next."""
         journal = self.journals[session_id]
         del journal.entries[bisect_right(journal.entries, after, key=_entry_id) :]
         journal.last = after
 
     def hint(self, name: str) -> None:
-        """
-        Announce a change of a session's journal or a process's slots.
-        """
+        """Announce a change of a session's journal or a process's slots."""
         if not self.losing_hints:
             for listener in list(self.listeners.get(name, ())):
                 listener()
 
 
 class _Transport:
-    """
-    Appends and reads of one store; lives as long as it.
-    """
+    """Appends and reads of one store; lives as long as it."""
 
     def __init__(self, server: MemoryServer) -> None:
         self._server = server

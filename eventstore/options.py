@@ -1,6 +1,4 @@
-"""
-The event store's settings, in one frozen object that lives as long as the store.
-"""
+"""The event store's settings, in one frozen object that lives as long as the store."""
 
 from __future__ import annotations
 
@@ -9,9 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """
-    Limits and intervals. The defaults are for production; tests shorten the intervals.
-    """
+    """Limits and intervals. The defaults are for production; tests shorten the intervals."""
 
     append_coalesce_s: float = 0.002
     """Least time between two append pipelines: an append after a pause goes at once, a busy store batches."""
@@ -47,9 +43,7 @@ class StoreOptions:
 
 @dataclass(slots=True)
 class StoreStats:
-    """
-    Counters of one store since it was opened; they only grow.
-    """
+    """Counters of one store since it was opened; they only grow."""
 
     append_pipelines: int = 0
     appended_entries: int = 0

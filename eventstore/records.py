@@ -1,6 +1,4 @@
-"""
-What the store hands out.
-"""
+"""What the store hands out."""
 
 from __future__ import annotations
 
@@ -10,18 +8,14 @@ from .ids import EntryId
 
 
 class Entry(NamedTuple):
-    """
-    One journal entry: its position, which is also its time, and its payload.
-    """
+    """One journal entry: its position, which is also its time, and its payload."""
 
     id: EntryId
     data: bytes
 
 
 class Process(NamedTuple):
-    """
-    A process that has sent a heartbeat and was not forgotten.
-    """
+    """A process that has sent a heartbeat and was not forgotten."""
 
     id: str
     info: bytes

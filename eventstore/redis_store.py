@@ -92,9 +92,7 @@ def _position(entry_id: EntryId) -> bytes:
 
 
 class _Appends:
-    """
-    The append side of a store, over a connection of its own; see `AppendTransport`.
-    """
+    """The append side of a store, over a connection of its own; see `AppendTransport`."""
 
     def __init__(self, link: Link, clock: StoreClock, durability: Durability, timeout_s: float) -> None:
         self._link = link
@@ -146,9 +144,7 @@ class _Appends:
 
 
 class _Reads:
-    """
-    The multiplexed reader's side of a store, over a connection of its own; see `ReadTransport`.
-    """
+    """The multiplexed reader's side of a store, over a connection of its own; see `ReadTransport`."""
 
     def __init__(self, link: Link, hints: HintListener, clock: StoreClock) -> None:
         self._link = link

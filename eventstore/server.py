@@ -1,6 +1,4 @@
-"""
-A Valkey server of our own: the embedded default of a deployment, and what integration tests run on.
-"""
+"""A Valkey server of our own: the embedded default of a deployment, and what integration tests run on."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ def server_binary() -> Path:
 
 
 def free_port() -> int:
-    """
-    A TCP port of 127.0.0.1 that was free just now.
-    """
+    """A TCP port of 127.0.0.1 that was free just now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -67,16 +63,12 @@ class ValkeyServer:
 
     @property
     def url(self) -> str:
-        """
-        Where the server listens, whether it runs or not.
-        """
+        """Where the server listens, whether it runs or not."""
         return f"redis://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int | None:
-        """
-        The process id; None if no process was started.
-        """
+        """The process id; None if no process was started."""
         return self._process.pid if self._process else None
 
     async def __aenter__(self) -> Self:
@@ -120,21 +112,15 @@ class ValkeyServer:
             raise
 
     async def stop(self) -> None:
-        """
-        End the process in good order, its data on disk.
-        """
+        """End the process in good order, its data on disk."""
         await self._end(signal.SIGTERM)
 
     async def kill(self) -> None:
-        """
-        End the process as a crash would.
-        """
+        """End the process as a crash would."""
         await self._end(signal.SIGKILL)
 
     async def restart(self) -> None:
-        """
-        End the process in good order if it still runs, and start it again on the same port and data.
-        """
+        """End the process in good order if it still runs, and start it again on the same port and data."""
         await self.stop()
         await self.start()
 

@@ -68,15 +68,11 @@ class EventStore(ABC):
 
     @property
     def pending_bytes(self) -> int:
-        """
-        Unacknowledged bytes of all writers together.
-        """
+        """Unacknowledged bytes of all writers together."""
         return self._committer.pending_bytes
 
     def writer(self, session_id: str) -> JournalWriter:
-        """
-        A new writer of ordered appends to a session's journal, which the first append creates.
-        """
+        """A new writer of ordered appends to a session's journal, which the first append creates."""
         shard_of(session_id)
         return self._committer.writer(session_id)
 
@@ -111,59 +107,41 @@ class EventStore(ABC):
 
     @abstractmethod
     async def bounds(self, session_id: str) -> tuple[EntryId, EntryId] | None:
-        """
-        The first and the last retained entry; None if there is none.
-        """
+        """The first and the last retained entry; None if there is none."""
 
     @abstractmethod
     async def trim(self, session_id: str, before: EntryId) -> int:
-        """
-        Remove all entries older than `before`, exactly; returns how many.
-        """
+        """Remove all entries older than `before`, exactly; returns how many."""
 
     @abstractmethod
     async def delete(self, session_id: str) -> None:
-        """
-        Remove journal, snapshots, directory entry and deadline; followers get `UnknownSession`.
-        """
+        """Remove journal, snapshots, directory entry and deadline; followers get `UnknownSession`."""
 
     @abstractmethod
     async def save_snapshot(self, session_id: str, at: EntryId, data: bytes) -> None:
-        """
-        Keep a snapshot of the state after the entry `at`; only the newest few are kept.
-        """
+        """Keep a snapshot of the state after the entry `at`; only the newest few are kept."""
 
     @abstractmethod
     async def load_snapshot(
         self, session_id: str, before: EntryId | None = None
     ) -> tuple[EntryId, bytes] | None:
-        """
-        The newest snapshot, or the newest at or before `before`; None if there is none.
-        """
+        """The newest snapshot, or the newest at or before `before`; None if there is none."""
 
     @abstractmethod
     async def register(self, session_id: str) -> None:
-        """
-        Put a session into the directory, at the store's time; again changes nothing.
-        """
+        """Put a session into the directory, at the store's time; again changes nothing."""
 
     @abstractmethod
     async def sessions(self) -> list[str]:
-        """
-        The directory, oldest first.
-        """
+        """The directory, oldest first."""
 
     @abstractmethod
     async def schedule(self, session_id: str, due_ms: int | None) -> None:
-        """
-        Set a session's next deadline in store time, or remove it (None).
-        """
+        """Set a session's next deadline in store time, or remove it (None)."""
 
     @abstractmethod
     async def due(self, now_ms: int, limit: int) -> list[str]:
-        """
-        Sessions whose deadline is at or before `now_ms`, the most overdue first.
-        """
+        """Sessions whose deadline is at or before `now_ms`, the most overdue first."""
 
     @abstractmethod
     async def beat(self, process_id: str, info: bytes, ttl_ms: int) -> None:
@@ -176,9 +154,7 @@ class EventStore(ABC):
 
     @abstractmethod
     async def processes(self) -> list[Process]:
-        """
-        Every process that has sent a heartbeat and was not forgotten, sorted by id.
-        """
+        """Every process that has sent a heartbeat and was not forgotten, sorted by id."""
 
     @abstractmethod
     async def forget_process(self, process_id: str) -> bool:
@@ -205,15 +181,11 @@ class EventStore(ABC):
 
     @abstractmethod
     async def release(self, process_id: str, member: str) -> None:
-        """
-        Free a slot; freeing one that is free changes nothing.
-        """
+        """Free a slot; freeing one that is free changes nothing."""
 
     @abstractmethod
     async def held(self, process_id: str) -> dict[str, int]:
-        """
-        A process's slots: member -> store time in ms at which it was taken.
-        """
+        """A process's slots: member -> store time in ms at which it was taken."""
 
     @abstractmethod
     def watch_holds(self, process_id: str) -> AsyncGenerator[dict[str, int], None]:
@@ -225,15 +197,11 @@ class EventStore(ABC):
 
     @abstractmethod
     def now_ms(self) -> int:
-        """
-        Estimated store time in ms, carried on by this process's clock between answers; never goes back.
-        """
+        """Estimated store time in ms, carried on by this process's clock between answers; never goes back."""
 
     @abstractmethod
     def last_contact_s(self) -> float:
-        """
-        Seconds since the store last answered.
-        """
+        """Seconds since the store last answered."""
 
     def _start(self, appends: AppendTransport, reads: ReadTransport) -> None:
         # Called once by a back end's constructor.
@@ -256,18 +224,12 @@ class EventStore(ABC):
 
     @abstractmethod
     async def _open(self) -> None:
-        """
-        Connect; raises `StoreUnavailable`. For back ends.
-        """
+        """Connect; raises `StoreUnavailable`. For back ends."""
 
     @abstractmethod
     async def _serve(self) -> None:
-        """
-        Whatever else runs as long as the store is open. For back ends.
-        """
+        """Whatever else runs as long as the store is open. For back ends."""
 
     @abstractmethod
     async def _close(self) -> None:
-        """
-        Give up connections; again changes nothing. For back ends.
-        """
+        """Give up connections; again changes nothing. For back ends."""

@@ -101,9 +101,7 @@ class Resampler:
 
     @property
     def delay_samples(self) -> int:
-        """
-        How many input samples past its instant an output sample waits for.
-        """
+        """How many input samples past its instant an output sample waits for."""
         return self._reach
 
     def feed(self, pcm: Pcm) -> Pcm:
@@ -136,9 +134,7 @@ class Resampler:
         return -(-position * self._up // self._down)
 
     def _window_start(self, sample: int) -> int:
-        """
-        Returns the first input sample that output `sample` depends on; may lie before the stream.
-        """
+        """Returns the first input sample that output `sample` depends on; may lie before the stream."""
         if self._is_identity:
             return sample
         return sample * self._down // self._up - self._reach + 1
@@ -194,16 +190,12 @@ class Decoder:
 
     @property
     def position(self) -> int:
-        """
-        Number of the next input sample that `feed` takes.
-        """
+        """Number of the next input sample that `feed` takes."""
         return self._resampler.position
 
     @property
     def produced(self) -> int:
-        """
-        Number of the next output sample that `feed` returns.
-        """
+        """Number of the next output sample that `feed` returns."""
         return self._resampler.produced
 
     def feed(self, data: bytes) -> Pcm:
@@ -217,9 +209,7 @@ class Decoder:
         return self._resampler.feed(decode(data, self._encoding))
 
     def flush(self) -> Pcm:
-        """
-        Ends the stream and returns the rest. After this the decoder must not be fed.
-        """
+        """Ends the stream and returns the rest. After this the decoder must not be fed."""
         return self._resampler.flush()
 
 
@@ -244,16 +234,12 @@ class Encoder:
 
     @property
     def position(self) -> int:
-        """
-        Number of the next input sample that `feed` takes.
-        """
+        """Number of the next input sample that `feed` takes."""
         return self._resampler.position
 
     @property
     def produced(self) -> int:
-        """
-        Number of the next output sample, not byte, that `feed` returns.
-        """
+        """Number of the next output sample, not byte, that `feed` returns."""
         return self._resampler.produced
 
     def feed(self, pcm: Pcm) -> bytes:
@@ -266,9 +252,7 @@ class Encoder:
         return encode(self._resampler.feed(_finite_clipped(pcm)), self._encoding)
 
     def flush(self) -> bytes:
-        """
-        Ends the stream and returns the rest. After this the encoder must not be fed.
-        """
+        """Ends the stream and returns the rest. After this the encoder must not be fed."""
         return encode(self._resampler.flush(), self._encoding)
 
 
@@ -345,9 +329,7 @@ def _filter_bank(up: int, down: int) -> Pcm:
 
 @cache
 def _g711_decoding(encoding: str) -> Pcm:
-    """
-    Returns the value of each of the 256 codes (ITU-T G.711), in 16-bit scale divided by 32768.
-    """
+    """Returns the value of each of the 256 codes (ITU-T G.711), in 16-bit scale divided by 32768."""
     code = np.arange(256) ^ (0xFF if encoding == "g711_ulaw" else 0x55)
     segment, step = (code >> 4) & 7, code & 15
     if encoding == "g711_ulaw":

@@ -41,9 +41,7 @@ _NO_AUDIO: Pcm = np.zeros(0, np.float32)
 
 
 class CausalLmSettings(EngineSettings, frozen=True, kw_only=True):
-    """
-    The engine's settings, and how the model answers where the client does not say.
-    """
+    """The engine's settings, and how the model answers where the client does not say."""
 
     model: str = "causal_lm"
     """The name that clients ask for."""
@@ -56,9 +54,7 @@ class CausalLmSettings(EngineSettings, frozen=True, kw_only=True):
 
 
 class _Wishes(NamedTuple):
-    """
-    What is asked of one answer: the response's own wishes, then the session's, then the operator's.
-    """
+    """What is asked of one answer: the response's own wishes, then the session's, then the operator's."""
 
     instructions: str
     history: tuple[Item, ...]
@@ -94,17 +90,13 @@ class CausalLmSession(ModelSession):
         self._stream: EngineStream | None = None
 
     async def prefill(self) -> None:
-        """
-        Compute the context, if there is one, so that the first unit does not wait for it.
-        """
+        """Compute the context, if there is one, so that the first unit does not wait for it."""
         if self._held.token_ids:
             self._stream = self._open(self._held)
             await self._stream.prefill()
 
     async def step(self, unit: UnitInput) -> UnitOutput:
-        """
-        Say the next few tokens of the answer.
-        """
+        """Say the next few tokens of the answer."""
         response_id = unit.plan.answers
         if response_id is None or unit.response is None:
             raise ModelError("this model speaks only when it is asked")
@@ -127,9 +119,7 @@ class CausalLmSession(ModelSession):
         )
 
     async def aclose(self) -> None:
-        """
-        Abort the request: the engine holds nothing of the session after this.
-        """
+        """Abort the request: the engine holds nothing of the session after this."""
         if self._stream is not None:
             await self._stream.aclose()
 
@@ -170,9 +160,7 @@ class CausalLmSession(ModelSession):
         )
 
     async def _say(self, ready: ContextTokens, sampling: UnitSampling) -> tuple[int, ...]:
-        """
-        Bring the engine's context from what it holds to `ready`, and let the model speak.
-        """
+        """Bring the engine's context from what it holds to `ready`, and let the model speak."""
         held, wanted, stream = self._held.token_ids, ready.token_ids, self._stream
         shared = len(held) if held is wanted else shared_tokens(held, wanted)
         if stream is not None and (shared > stream.computed or stream.computed == shared < len(wanted)):
@@ -189,9 +177,7 @@ class CausalLmSession(ModelSession):
 
 
 class CausalLmPlugin(ModelPlugin):
-    """
-    One checkpoint, loaded by `start`.
-    """
+    """One checkpoint, loaded by `start`."""
 
     window_units = WHOLE_EVERY
 
@@ -203,34 +189,24 @@ class CausalLmPlugin(ModelPlugin):
 
     @property
     def capacity(self) -> int | None:
-        """
-        Sessions that the KV cache has room for; None before the model is loaded.
-        """
+        """Sessions that the KV cache has room for; None before the model is loaded."""
         return None if self._engine is None else self._engine.capacity
 
     async def start(self) -> None:
-        """
-        Load the checkpoint.
-        """
+        """Load the checkpoint."""
         self.use(await Engine.start(self._settings))
 
     def use(self, engine: Engine) -> None:
-        """
-        Serve with an engine that is loaded already; `aclose` stops it.
-        """
+        """Serve with an engine that is loaded already; `aclose` stops it."""
         self._engine = engine
         self._prompts = ChatPrompt(engine.tokenizer, engine.stop_token_ids)
 
     async def failed(self) -> str:
-        """
-        Wait until the engine is gone, and tell why.
-        """
+        """Wait until the engine is gone, and tell why."""
         return await self._loaded().failed()
 
     async def open(self, context: Context) -> ModelSession:
-        """
-        Compute the context that the units recorded.
-        """
+        """Compute the context that the units recorded."""
         engine, held = self._loaded(), context_tokens(context.units)
         assert self._prompts is not None
         session = CausalLmSession(
@@ -240,9 +216,7 @@ class CausalLmPlugin(ModelPlugin):
         return session
 
     async def aclose(self) -> None:
-        """
-        Stop the engine.
-        """
+        """Stop the engine."""
         if self._engine is not None:
             await self._engine.aclose()
 

@@ -48,16 +48,12 @@ class ContextLedger:
 
     @property
     def input(self) -> InputAudio:
-        """
-        The session's input. Whoever needs more of it than the units do holds a reader.
-        """
+        """The session's input. Whoever needs more of it than the units do holds a reader."""
         assert self._input is not None, "the session is not opened"
         return self._input
 
     def take(self, changes: Iterable[ch.Change], state: State) -> None:
-        """
-        Fold what one entry changed; `state` is the state after it.
-        """
+        """Fold what one entry changed; `state` is the state after it."""
         for change in changes:
             match change:
                 case ch.AudioReceived():
@@ -77,9 +73,7 @@ class ContextLedger:
                     pass
 
     def context(self, state: State) -> Context:
-        """
-        Give the context after the last unit.
-        """
+        """Give the context after the last unit."""
         first = max(0, self._consumed - self._window_samples)
         pcm: Pcm = np.zeros(0, np.float32)
         if first < self._consumed:
@@ -92,9 +86,7 @@ class ContextLedger:
         )
 
     def narrow(self) -> None:
-        """
-        Give up the window. After this `context` must not be asked for: whoever needs one folds again.
-        """
+        """Give up the window. After this `context` must not be asked for: whoever needs one folds again."""
         self._window_samples = 0
         self._units.clear()
         self._units = deque(maxlen=0)
@@ -115,9 +107,7 @@ class ContextLedger:
         return pcm
 
     def unit_to_render(self, unit: int) -> ModelUnitCompleted:
-        """
-        Give a unit that waits for its audio.
-        """
+        """Give a unit that waits for its audio."""
         return self._to_render[unit]
 
     def _take_unit(self, change: ch.UnitTaken) -> None:

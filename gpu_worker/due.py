@@ -25,9 +25,7 @@ class DueTasks:
         self._running: dict[str, asyncio.Task[None]] = {}
 
     def look(self, due: Collection[str]) -> None:
-        """
-        Bring the tasks in line with what is due now.
-        """
+        """Bring the tasks in line with what is due now."""
         if not due and not self._running:
             return
         for key in [key for key in self._running if key not in due]:

@@ -15,9 +15,7 @@ from collections.abc import Sequence
 
 
 class WorkerError(Exception):
-    """
-    Base of what the worker and its models raise.
-    """
+    """Base of what the worker and its models raise."""
 
 
 class AudioFormatError(WorkerError, ValueError):
@@ -52,9 +50,7 @@ class ModelError(WorkerError):
 
 
 class TranscriptionFailed(WorkerError):
-    """
-    One utterance has no transcript; `reason` is for operators.
-    """
+    """One utterance has no transcript; `reason` is for operators."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -65,9 +61,7 @@ class TranscriptionFailed(WorkerError):
 
 
 class UnknownModel(WorkerError):
-    """
-    There is no plugin under this name; `known` are the names that there are.
-    """
+    """There is no plugin under this name; `known` are the names that there are."""
 
     def __init__(self, name: str, known: Sequence[str], reason: str = "") -> None:
         super().__init__(name, known, reason)

@@ -47,9 +47,7 @@ _GREEDY = UnitSampling(max_tokens=1)
 
 
 class FramesLmSettings(EngineSettings, frozen=True, kw_only=True):
-    """
-    The engine's settings, and what the model's clock does.
-    """
+    """The engine's settings, and what the model's clock does."""
 
     model: str = "frames_lm"
     """The name that clients ask for."""
@@ -58,9 +56,7 @@ class FramesLmSettings(EngineSettings, frozen=True, kw_only=True):
 
     @property
     def window_units(self) -> int:
-        """
-        Units that a context holds at most, beside the prompt and one token that was not computed.
-        """
+        """Units that a context holds at most, beside the prompt and one token that was not computed."""
         return self.window_tokens - PROMPT_BYTES - 3
 
 
@@ -97,9 +93,7 @@ def decode_position(codes: bytes) -> Position:
 
 
 def window_start(unit: int, window_units: int) -> int:
-    """
-    Give the first unit that stands in the context when `unit` is worked on.
-    """
+    """Give the first unit that stands in the context when `unit` is worked on."""
     if unit < window_units:
         return 0
     step = window_units - window_units // 2
@@ -118,9 +112,7 @@ def loudness(pcm: Pcm) -> int:
 
 
 def _tones() -> Pcm:
-    """
-    Give float32 [tones, samples]: whole waves, so that neighbouring units join without a click.
-    """
+    """Give float32 [tones, samples]: whole waves, so that neighbouring units join without a click."""
     turns = np.arange(UNIT_SAMPLES) / UNIT_SAMPLES
     waves = np.arange(16, 16 + _TONES)[:, np.newaxis]
     tones: Pcm = (0.1 * np.sin(2 * np.pi * waves * turns)).astype(np.float32)
@@ -160,17 +152,13 @@ class FramesLmSession(ModelSession):
         self._tokens = deque((position.token for position in positions[-held:]), maxlen=self._window)
 
     async def prefill(self) -> None:
-        """
-        Compute the context, if there is one, so that the first unit does not wait for it.
-        """
+        """Compute the context, if there is one, so that the first unit does not wait for it."""
         if self._tokens:
             self._stream = self._open()
             await self._stream.prefill()
 
     async def step(self, unit: UnitInput) -> UnitOutput:
-        """
-        Hear a unit, and say one token to it.
-        """
+        """Hear a unit, and say one token to it."""
         token = (self._said * LEVELS + loudness(unit.pcm)) % self._vocabulary
         sampling = self._sampling(unit.plan.unit)
         begins = self._move_window(unit)
@@ -194,9 +182,7 @@ class FramesLmSession(ModelSession):
         )
 
     async def aclose(self) -> None:
-        """
-        Abort the request: the engine holds nothing of the session after this.
-        """
+        """Abort the request: the engine holds nothing of the session after this."""
         if self._stream is not None:
             await self._stream.aclose()
 
@@ -243,9 +229,7 @@ class FramesLmSession(ModelSession):
 
 
 class FramesLmPlugin(ModelPlugin):
-    """
-    One checkpoint, loaded by `start`.
-    """
+    """One checkpoint, loaded by `start`."""
 
     def __init__(self, settings: FramesLmSettings) -> None:
         if settings.window_units < 2:
@@ -263,41 +247,29 @@ class FramesLmPlugin(ModelPlugin):
 
     @property
     def capacity(self) -> int | None:
-        """
-        Sessions that the KV cache has room for; None before the model is loaded.
-        """
+        """Sessions that the KV cache has room for; None before the model is loaded."""
         return None if self._engine is None else self._engine.capacity
 
     async def start(self) -> None:
-        """
-        Load the checkpoint.
-        """
+        """Load the checkpoint."""
         self.use(await Engine.start(self._settings))
 
     def use(self, engine: Engine) -> None:
-        """
-        Serve with an engine that is loaded already; `aclose` stops it.
-        """
+        """Serve with an engine that is loaded already; `aclose` stops it."""
         self._engine = engine
 
     async def failed(self) -> str:
-        """
-        Wait until the engine is gone, and tell why.
-        """
+        """Wait until the engine is gone, and tell why."""
         return await self._loaded().failed()
 
     async def open(self, context: Context) -> ModelSession:
-        """
-        Compute the context that the units recorded.
-        """
+        """Compute the context that the units recorded."""
         session = FramesLmSession(self._loaded(), self._settings, context)
         await session.prefill()
         return session
 
     async def aclose(self) -> None:
-        """
-        Stop the engine.
-        """
+        """Stop the engine."""
         if self._engine is not None:
             await self._engine.aclose()
 

@@ -115,17 +115,13 @@ class SpeechDetector:
 
     @classmethod
     def resume(cls, state: HearingState) -> SpeechDetector:
-        """
-        Returns a detector that goes on exactly where `state` was taken.
-        """
+        """Returns a detector that goes on exactly where `state` was taken."""
         detector = cls(state.settings)
         detector._restore(state)
         return detector
 
     def state(self) -> HearingState:
-        """
-        Returns all that this detector knows, as a value.
-        """
+        """Returns all that this detector knows, as a value."""
         return HearingState(
             settings=self._settings,
             frames=self._frames,
@@ -140,9 +136,7 @@ class SpeechDetector:
 
     @property
     def speaking(self) -> bool:
-        """
-        Whether speech has started and not stopped.
-        """
+        """Whether speech has started and not stopped."""
         return self._speaking
 
     @property
@@ -198,9 +192,7 @@ class SpeechDetector:
         return self._hear_in_silence(frame, is_loud)
 
     def _is_loud(self, level_dbfs: float) -> bool:
-        """
-        Compares a frame with the background known before it, and lets the background follow it.
-        """
+        """Compares a frame with the background known before it, and lets the background follow it."""
         settings = self._settings
         floor = self._floor_dbfs
         if floor is None:
@@ -215,9 +207,7 @@ class SpeechDetector:
         return is_loud
 
     def _hear_in_silence(self, frame: int, is_loud: bool) -> Edge | None:
-        """
-        Collects loud frames that are close together until they are enough for speech.
-        """
+        """Collects loud frames that are close together until they are enough for speech."""
         if not is_loud:
             return None
         if self._loud_start_frame is None or frame - self._loud_end_frame > self._hangover_frames:

@@ -29,18 +29,14 @@ _MARGIN_MS = 20
 
 
 class _Chunk(NamedTuple):
-    """
-    Bytes of one entry; `first` counts from the start of the segment, at the client's rate.
-    """
+    """Bytes of one entry; `first` counts from the start of the segment, at the client's rate."""
 
     first: int
     data: bytes
 
 
 class _Segment:
-    """
-    Input in one format, from `first_sample` at the model's rate on, until the next segment begins.
-    """
+    """Input in one format, from `first_sample` at the model's rate on, until the next segment begins."""
 
     def __init__(self, audio_format: AudioFormat, first_sample: int, rate_hz: int) -> None:
         self.format = audio_format
@@ -68,9 +64,7 @@ class _Segment:
             self.received += self.format.samples(len(data))
 
     def drop_before(self, first: int) -> None:
-        """
-        Forget whole chunks before sample `first`, at the client's rate.
-        """
+        """Forget whole chunks before sample `first`, at the client's rate."""
         chunks, size = self.chunks, self.format.sample_bytes
         while chunks and chunks[0].first + len(chunks[0].data) // size <= first:
             chunks.popleft()
@@ -91,9 +85,7 @@ class _Segment:
 
 
 class _Reading:
-    """
-    One pass over a segment, from sample `first` at the model's rate on.
-    """
+    """One pass over a segment, from sample `first` at the model's rate on."""
 
     def __init__(self, segment: _Segment, first: int, rate_hz: int) -> None:
         self.segment = segment
@@ -105,9 +97,7 @@ class _Reading:
         self._next = segment.chunk_number(self._decoder.position)
 
     def next(self) -> Pcm | None:
-        """
-        Give what the next chunk adds; None if there is none.
-        """
+        """Give what the next chunk adds; None if there is none."""
         if self._silence:
             silence, self._silence = np.zeros(self._silence, np.float32), 0
             return silence
@@ -138,42 +128,30 @@ class InputAudio:
 
     @property
     def format(self) -> AudioFormat:
-        """
-        The client's format in force.
-        """
+        """The client's format in force."""
         return self.segments[-1].format
 
     def take(self, data: bytes) -> None:
-        """
-        Take the next bytes: whole samples in the format in force.
-        """
+        """Take the next bytes: whole samples in the format in force."""
         self.segments[-1].take(data)
 
     def switch(self, audio_format: AudioFormat, first_sample: int) -> None:
-        """
-        Put another format in force for what comes from sample `first_sample` on.
-        """
+        """Put another format in force for what comes from sample `first_sample` on."""
         self.segments.append(_Segment(audio_format, first_sample, self.rate_hz))
 
     def reader(self, first: int = 0) -> InputReader:
-        """
-        Give one more reader; all input from `first` on, as far as it is still there, is held for it.
-        """
+        """Give one more reader; all input from `first` on, as far as it is still there, is held for it."""
         reader = InputReader(self, max(first, self.forgotten))
         self._readers.append(reader)
         return reader
 
     def drop_reader(self, reader: InputReader) -> None:
-        """
-        Hold nothing more for a reader.
-        """
+        """Hold nothing more for a reader."""
         self._readers.remove(reader)
         self.forget()
 
     def forget(self) -> None:
-        """
-        Give up what no reader needs.
-        """
+        """Give up what no reader needs."""
         before = min((reader.needs_from for reader in self._readers), default=self.forgotten)
         if before <= self.forgotten:
             return
@@ -187,9 +165,7 @@ class InputAudio:
         segment.drop_before(first - source_hz * _MARGIN_MS // 1000)
 
     def following(self, segment: _Segment) -> _Segment | None:
-        """
-        Give the segment after one; one that is forgotten stands before all that are held.
-        """
+        """Give the segment after one; one that is forgotten stands before all that are held."""
         segments = list(self.segments)
         after = segments.index(segment) + 1 if segment in segments else 0
         return segments[after] if after < len(segments) else None
@@ -241,23 +217,17 @@ class InputReader:
         return ahead[:count]
 
     def forget(self, before: int) -> None:
-        """
-        Need no sample before `before` any more.
-        """
+        """Need no sample before `before` any more."""
         if before > self.needs_from:
             self.needs_from = before
             self._audio.forget()
 
     def close(self) -> None:
-        """
-        Read no more.
-        """
+        """Read no more."""
         self._audio.drop_reader(self)
 
     def _cut_at_switch(self) -> None:
-        """
-        Drop what was decoded ahead beyond the place where another format came into force since.
-        """
+        """Drop what was decoded ahead beyond the place where another format came into force since."""
         newest = self._audio.segments[-1]
         if newest is self._newest:
             return
@@ -277,9 +247,7 @@ class InputReader:
         self._at = first
 
     def _more(self, at: int) -> Pcm:
-        """
-        Decode one chunk further; `at` is the number of the first sample that it gives.
-        """
+        """Decode one chunk further; `at` is the number of the first sample that it gives."""
         assert self._reading is not None
         following = self._audio.following(self._reading.segment)
         if following is not None and at >= following.first_sample:

@@ -1,6 +1,4 @@
-"""
-The audio of user items that are to be transcribed, held until they are.
-"""
+"""The audio of user items that are to be transcribed, held until they are."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from session_core.state import State
 
 
 class AudioRange(NamedTuple):
-    """
-    Input samples [first, first + samples) at the model's rate.
-    """
+    """Input samples [first, first + samples) at the model's rate."""
 
     first: int
     samples: int
@@ -43,15 +39,11 @@ class ItemAudio:
 
     @property
     def is_idle(self) -> bool:
-        """
-        Whether nothing is held.
-        """
+        """Whether nothing is held."""
         return self._reader is None
 
     def take(self, changes: Iterable[ch.Change], state: State, audio: InputAudio) -> None:
-        """
-        Fold what one entry changed; `state` is the state after it.
-        """
+        """Fold what one entry changed; `state` is the state after it."""
         for change in changes:
             match change:
                 case ch.AudioCommitted(item=item) if item.item_id in state.transcribing:
@@ -63,9 +55,7 @@ class ItemAudio:
         self._hold(state, audio)
 
     def find(self, item_id: str) -> AudioRange | None:
-        """
-        Give where a due item's audio lies.
-        """
+        """Give where a due item's audio lies."""
         return self._due.get(item_id)
 
     def _hold(self, state: State, audio: InputAudio) -> None:
@@ -91,9 +81,7 @@ def _range(item: Item, wanted: Transcription | None) -> AudioRange:
 
 
 def _uncommitted(state: State) -> int:
-    """
-    Give the first sample that the next item may hold.
-    """
+    """Give the first sample that the next item may hold."""
     buffer, detection = state.input, state.config.turn_detection
     if detection is None or buffer.speech_from is None:
         return buffer.committed_samples

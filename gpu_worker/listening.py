@@ -36,18 +36,14 @@ _RETRY_S: Final = 0.25
 
 
 class _Gap(NamedTuple):
-    """
-    Silence that stood in for input: samples [heard, heard + samples) of what was fed.
-    """
+    """Silence that stood in for input: samples [heard, heard + samples) of what was fed."""
 
     heard: int
     samples: int
 
 
 class HeardInput:
-    """
-    Maps what was fed to the stage to the input: the same, but for silence that stood in.
-    """
+    """Maps what was fed to the stage to the input: the same, but for silence that stood in."""
 
     def __init__(self) -> None:
         self._gaps: deque[_Gap] = deque()
@@ -57,9 +53,7 @@ class HeardInput:
         """All samples that stood in."""
 
     def add_silence(self, heard: int, samples: int) -> None:
-        """
-        Note silence at a place of what was fed.
-        """
+        """Note silence at a place of what was fed."""
         self.silence += samples
         gaps = self._gaps
         if gaps and gaps[-1].heard + gaps[-1].samples == heard:
@@ -69,9 +63,7 @@ class HeardInput:
             self._before += gaps.popleft().samples
 
     def input_sample(self, heard: int) -> int:
-        """
-        Give the input's number of a place in what was fed; within silence that of the input after it.
-        """
+        """Give the input's number of a place in what was fed; within silence that of the input after it."""
         shift = self._before
         for gap in self._gaps:
             if heard <= gap.heard:
@@ -165,9 +157,7 @@ class Listener:
         return turns
 
     async def _listen(self, turns: Turns) -> None:
-        """
-        Listen as long as the client wants it, and the stage and the fold agree on who speaks.
-        """
+        """Listen as long as the client wants it, and the stage and the fold agree on who speaks."""
         log = self._log
         while (state := log.state).config.turn_detection is not None and not self._is_out_of_step():
             turns.check()
@@ -187,9 +177,7 @@ class Listener:
                 await log.pulse.wait(wait_s if wait_s > 0 else _RETRY_S)
 
     def _end_speech(self) -> None:
-        """
-        Nobody listens any more: speech that is not over ends here, for the client, too.
-        """
+        """Nobody listens any more: speech that is not over ends here, for the client, too."""
         state = self._log.state
         if self._log.goes_on and state.input.speech_from is not None:
             self._last_n = self._log.append(SpeechStopped(received_samples(state)))
@@ -220,9 +208,7 @@ class Listener:
             turns.update(settings)
 
     async def _feed_some(self, turns: Turns) -> None:
-        """
-        Feed what there is, a second at most; more waits until that was judged.
-        """
+        """Feed what there is, a second at most; more waits until that was judged."""
         received = received_samples(self._log.state)
         count = min(received - self._fed_to, self._log.ledger.input.rate_hz)
         assert self._reader is not None  # held while there are turns
@@ -234,9 +220,7 @@ class Listener:
             await turns.wait_until(turns.fed_to)
 
     def _silence_due_ms(self) -> int | None:
-        """
-        Give the store's time at which silence stands in; None while nobody speaks.
-        """
+        """Give the store's time at which silence stands in; None while nobody speaks."""
         state = self._log.state
         if state.input.speech_from is None:
             return None

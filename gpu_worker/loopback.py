@@ -120,9 +120,7 @@ def _decode(codes: bytes) -> _Control:
 
 
 class _Tape:
-    """
-    The input that may still be said, by its sample numbers.
-    """
+    """The input that may still be said, by its sample numbers."""
 
     def __init__(self, first: int, pcm: Pcm) -> None:
         self._pieces: deque[tuple[int, Pcm]] = deque()
@@ -130,9 +128,7 @@ class _Tape:
         self.append(first, pcm)
 
     def append(self, first: int, pcm: Pcm) -> None:
-        """
-        Put input at its place; input that was dropped before it is silence.
-        """
+        """Put input at its place; input that was dropped before it is silence."""
         if first > self._end + LONGEST_SAMPLES:
             self._pieces.clear()
         elif first > self._end:
@@ -161,18 +157,14 @@ class _Tape:
         return found[0] if len(found) == 1 else np.concatenate(found or [np.zeros(0, np.float32)])
 
     def forget(self, before: int) -> None:
-        """
-        Give up whole pieces before a sample.
-        """
+        """Give up whole pieces before a sample."""
         pieces = self._pieces
         while pieces and pieces[0][0] + len(pieces[0][1]) <= before:
             pieces.popleft()
 
 
 class LoopbackSession(ModelSession):
-    """
-    One session's place in the model; lives from `LoopbackPlugin.open` to `aclose`.
-    """
+    """One session's place in the model; lives from `LoopbackPlugin.open` to `aclose`."""
 
     def __init__(self, context: Context) -> None:
         control = _decode(context.units[-1].completed.codes) if context.units else _Control()
@@ -190,9 +182,7 @@ class LoopbackSession(ModelSession):
         self._line_samples = control.line_samples
 
     async def step(self, unit: UnitInput) -> UnitOutput:
-        """
-        Hear a unit, decide, and say the next 80 ms of what is to be said.
-        """
+        """Hear a unit, decide, and say the next 80 ms of what is to be said."""
         if unit.interrupted:
             self._stop()
         hears_itself = unit.config.turn_detection is None
@@ -209,9 +199,7 @@ class LoopbackSession(ModelSession):
         return output
 
     def spoken(self, samples: int) -> Spoken | None:
-        """
-        Tell what was said of the speech that is being said.
-        """
+        """Tell what was said of the speech that is being said."""
         if self._lines:
             said, text = self._line_samples, self._lines[0].text
             return Spoken(said, voice(text, max(0, said - samples), said, RATE_HZ)) if said else None
@@ -222,20 +210,14 @@ class LoopbackSession(ModelSession):
         return Spoken(said_until - self._began, tail)
 
     async def aclose(self) -> None:
-        """
-        Nothing to give up.
-        """
+        """Nothing to give up."""
 
     def _voice(self, said: Range) -> Pcm | None:
-        """
-        Give a unit's audio; None leaves it to `render`.
-        """
+        """Give a unit's audio; None leaves it to `render`."""
         return self._tape.read(*said)
 
     def _oldest(self) -> int:
-        """
-        Give the first input sample that may still be said.
-        """
+        """Give the first input sample that may still be said."""
         starts = [self._consumed - _RECENT_SAMPLES]
         starts += [span[0] for span in (self._pending, self._saying) if span is not None]
         if self._open_from is not None:
@@ -260,9 +242,7 @@ class LoopbackSession(ModelSession):
         return [Edge(edge.kind, self._input_sample(edge.sample)) for edge in edges]
 
     def _input_sample(self, heard: int) -> int:
-        """
-        Map a place in what was heard to the input.
-        """
+        """Map a place in what was heard to the input."""
         limit = self._consumed
         for splice in reversed(self._splices):
             if splice.heard <= heard:
@@ -280,9 +260,7 @@ class LoopbackSession(ModelSession):
         self._open_from = None
 
     def _bound(self) -> None:
-        """
-        Let go of speech that lies too far back.
-        """
+        """Let go of speech that lies too far back."""
         oldest = self._consumed - LONGEST_SAMPLES
         if self._pending is not None:
             start, end = max(self._pending[0], oldest), self._pending[1]
@@ -317,9 +295,7 @@ class LoopbackSession(ModelSession):
         return f"[echo of {(end - start) / RATE_HZ:.1f} s of speech]"
 
     def _drop_speech(self) -> None:
-        """
-        What was heard so far is answered by something else.
-        """
+        """What was heard so far is answered by something else."""
         self._pending, self._said_until = None, self._consumed
         if self._open_from is not None:
             self._open_from = self._consumed
@@ -340,9 +316,7 @@ class LoopbackSession(ModelSession):
             self._open_from = end
 
     def _say_speech(self, text: str, modality: Modality) -> UnitOutput:
-        """
-        Say the next 80 ms of the user's speech; in text the transcript is all there is to say.
-        """
+        """Say the next 80 ms of the user's speech; in text the transcript is all there is to say."""
         if self._saying is None:
             return UnitOutput(Decision.LISTEN, codes=_encoder.encode(self._control(None)))
         start, end = self._saying
@@ -357,9 +331,7 @@ class LoopbackSession(ModelSession):
         return UnitOutput(decision, codes=codes, text=text, audio=self._voice((start, stop)))
 
     def _say_line(self, modality: Modality) -> UnitOutput:
-        """
-        Say a whole line as text, or its next 80 ms in tones; its calls come with the end of it.
-        """
+        """Say a whole line as text, or its next 80 ms in tones; its calls come with the end of it."""
         line, start = self._lines[0], self._line_samples
         total = voice_samples(line.text, RATE_HZ) if modality is Modality.AUDIO else 0
         stop = min(start + UNIT_SAMPLES, total)
@@ -398,14 +370,10 @@ def _modality(unit: UnitInput) -> Modality:
 
 
 class LoopbackPartsSession(LoopbackSession):
-    """
-    A session whose audio is rendered later; keeps the input for it as long as a context does.
-    """
+    """A session whose audio is rendered later; keeps the input for it as long as a context does."""
 
     async def render(self, unit: ModelUnitCompleted, first_sample: int) -> AsyncGenerator[RenderedPart, None]:
-        """
-        Give what the unit's codes say was said, in parts that end at multiples of 40 ms.
-        """
+        """Give what the unit's codes say was said, in parts that end at multiples of 40 ms."""
         said = _decode(unit.codes).said
         if said is None:
             raise ModelError(f"unit {unit.unit} says nothing")
@@ -426,9 +394,7 @@ class LoopbackPartsSession(LoopbackSession):
 
 
 class LoopbackPlugin(ModelPlugin):
-    """
-    The model; holds nothing but its profile.
-    """
+    """The model; holds nothing but its profile."""
 
     profile = ModelProfile(
         model="loopback",
@@ -448,15 +414,11 @@ class LoopbackPlugin(ModelPlugin):
             raise ModelError(f"{self.profile.model} takes no options, not {', '.join(options)}")
 
     async def open(self, context: Context) -> ModelSession:
-        """
-        Go on after the context's last unit.
-        """
+        """Go on after the context's last unit."""
         return LoopbackSession(context)
 
     async def respond(self, request: SideRequest) -> AsyncGenerator[SidePiece, None]:
-        """
-        Answer as in a conversation, a few words at a time; what was said already is not said again.
-        """
+        """Answer as in a conversation, a few words at a time; what was said already is not said again."""
         lines = answer(request.response, request.items, request.config)
         text = " ".join(line.text for line in lines if line.text)
         calls = tuple(call for line in lines for call in line.calls)
@@ -469,14 +431,10 @@ class LoopbackPlugin(ModelPlugin):
 
 
 class LoopbackPartsPlugin(LoopbackPlugin):
-    """
-    The test double with a renderer of its own.
-    """
+    """The test double with a renderer of its own."""
 
     profile = msgspec.structs.replace(LoopbackPlugin.profile, model="loopback_parts")
 
     async def open(self, context: Context) -> ModelSession:
-        """
-        Go on after the context's last unit.
-        """
+        """Go on after the context's last unit."""
         return LoopbackPartsSession(context)

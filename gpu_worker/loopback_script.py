@@ -33,9 +33,7 @@ _json = json.JSONDecoder()
 
 
 class Line(msgspec.Struct, frozen=True, array_like=True):
-    """
-    Something to be said, if it has a text, and the function calls after it.
-    """
+    """Something to be said, if it has a text, and the function calls after it."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
@@ -64,9 +62,7 @@ def answer(response: Response, history: Sequence[Item], config: SessionConfig) -
 
 
 def _unanswered(items: Sequence[Item]) -> list[Item]:
-    """
-    Give the items after the model's last words or calls.
-    """
+    """Give the items after the model's last words or calls."""
     for index in range(len(items) - 1, -1, -1):
         if items[index].role is Role.ASSISTANT or items[index].item_type is ItemType.FUNCTION_CALL:
             return list(items[index + 1 :])
@@ -84,9 +80,7 @@ def _outputs(newest: Sequence[Item], items: Sequence[Item]) -> str:
 
 
 def _text(item: Item) -> str:
-    """
-    Give what the client wrote: not the transcript of what the user said.
-    """
+    """Give what the client wrote: not the transcript of what the user said."""
     return " ".join(part.text for part in item.parts if part.kind == "input_text" and part.text)
 
 
@@ -96,9 +90,7 @@ def _text(item: Item) -> str:
 def _dictated(
     response_id: str, sources: Sequence[str], options: ResponseOptions, config: SessionConfig
 ) -> tuple[Line, ...]:
-    """
-    Give the lines with the calls that a text dictates, or that the client's tool choice forces.
-    """
+    """Give the lines with the calls that a text dictates, or that the client's tool choice forces."""
     tools = config.tools if options.tools is UNSET else options.tools
     choice = config.tool_choice if options.tool_choice is UNSET else options.tool_choice
     names = [tool.name for tool in tools]
@@ -139,9 +131,7 @@ def _lines(source: str, names: Sequence[str]) -> list[Line]:
 
 
 def _parts(source: str, names: Sequence[str]) -> Iterator[str | ToolCall]:
-    """
-    Give, in order, what is to be said and what is to be called.
-    """
+    """Give, in order, what is to be said and what is to be called."""
     at = 0
     for found in _CALL.finditer(source):
         if found.start() < at or found[1] not in names:
@@ -170,16 +160,12 @@ def _named(call: ToolCall, response_id: str, number: int) -> ToolCall:
 
 
 def voice_samples(text: str, rate_hz: int) -> int:
-    """
-    Tell how long a text's tones last.
-    """
+    """Tell how long a text's tones last."""
     return min(CHARACTER_MS * len(text), LONGEST_MS) * rate_hz // 1000
 
 
 def voice(text: str, start: int, end: int, rate_hz: int) -> Pcm:
-    """
-    Give samples [start, end) of a text's tones, one tone a character: a pure function of the text.
-    """
+    """Give samples [start, end) of a text's tones, one tone a character: a pure function of the text."""
     total = voice_samples(text, rate_hz)
     at = np.arange(start, end)
     character = at * len(text) // total

@@ -1,6 +1,4 @@
-"""
-A worker process: settings in, exit at SIGTERM or SIGINT.
-"""
+"""A worker process: settings in, exit at SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ def run_worker(settings: WorkerSettings) -> None:
 
 
 async def serve(settings: WorkerSettings) -> None:
-    """
-    The same inside a running event loop, which gets the signal handlers.
-    """
+    """The same inside a running event loop, which gets the signal handlers."""
     plugin = create_plugin(settings.model, settings.model_options)
     async with open_store(settings.store_url, durability=settings.durability) as store:
         worker = Worker(store, plugin, settings)

@@ -1,6 +1,4 @@
-"""
-A response's audio on its way out: the model's samples to bytes in the response's format, as one stream.
-"""
+"""A response's audio on its way out: the model's samples to bytes in the response's format, as one stream."""
 
 from __future__ import annotations
 
@@ -70,7 +68,5 @@ class OutputAudio:
         return data
 
     def end(self) -> None:
-        """
-        Forget the stream: what comes next belongs to another response.
-        """
+        """Forget the stream: what comes next belongs to another response."""
         self._encoder = None

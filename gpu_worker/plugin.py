@@ -104,9 +104,7 @@ class Spoken(NamedTuple):
 
 
 class SideRequest(NamedTuple):
-    """
-    A response outside the conversation: asked for beside it, from items of its own or from the history.
-    """
+    """A response outside the conversation: asked for beside it, from items of its own or from the history."""
 
     session_id: str
     response: Response
@@ -119,9 +117,7 @@ class SideRequest(NamedTuple):
 
 
 class SidePiece(NamedTuple):
-    """
-    A piece of a response outside the conversation. `last`: with it the response is whole.
-    """
+    """A piece of a response outside the conversation. `last`: with it the response is whole."""
 
     text: str = ""
     audio: Pcm | None = None
@@ -141,7 +137,8 @@ class ModelSession(ABC):
 
     @abstractmethod
     async def step(self, unit: UnitInput) -> UnitOutput:
-        """Work on the next unit. Units come in order, each once.
+        """
+        Work on the next unit. Units come in order, each once.
 
         Raises:
             ModelError: this session cannot go on in this worker; others can.
@@ -195,7 +192,8 @@ class ModelPlugin(ABC):
 
     @abstractmethod
     async def open(self, context: Context) -> ModelSession:
-        """Build the context and give the session its place.
+        """
+        Build the context and give the session its place.
 
         Raises:
             ModelError: this session cannot be served here.
@@ -217,9 +215,7 @@ class ModelPlugin(ABC):
 
 
 class PluginFactory(Protocol):
-    """
-    Makes a plugin from its operator's options; what a model's name stands for in the registry.
-    """
+    """Makes a plugin from its operator's options; what a model's name stands for in the registry."""
 
     def __call__(self, options: Mapping[str, str], /) -> ModelPlugin:
         """

@@ -1,6 +1,4 @@
-"""
-Wakes the tasks of one session when its fold has moved on.
-"""
+"""Wakes the tasks of one session when its fold has moved on."""
 
 from __future__ import annotations
 
@@ -18,17 +16,13 @@ class Pulse:
         self._waiting: list[asyncio.Future[None]] = []
 
     def fire(self) -> None:
-        """
-        Wake everyone who waits now.
-        """
+        """Wake everyone who waits now."""
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             _wake(waiter)
 
     async def wait(self, timeout_s: float | None = None) -> None:
-        """
-        Wait for the next `fire`, or for so many seconds. The caller checks again in either case.
-        """
+        """Wait for the next `fire`, or for so many seconds. The caller checks again in either case."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiting.append(waiter)

@@ -26,9 +26,7 @@ _BUILT_IN: Mapping[str, PluginFactory] = {
 
 
 def known_models() -> list[str]:
-    """
-    Names of the models that are installed.
-    """
+    """Names of the models that are installed."""
     return sorted({*_BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
 
 

@@ -1,6 +1,4 @@
-"""
-Gives the audio that units left for later, part by part.
-"""
+"""Gives the audio that units left for later, part by part."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ class Rendering:
         await self._render(state.renders[0])
 
     def _is_due(self, unit: int) -> bool:
-        """
-        Tell whether this unit's audio is the next that the session waits for.
-        """
+        """Tell whether this unit's audio is the next that the session waits for."""
         renders = self._log.state.renders
         return self._log.goes_on and bool(renders) and renders[0].unit == unit
 

@@ -42,9 +42,7 @@ _TURN_RETRY_S = 0.1
 
 
 class Stages(NamedTuple):
-    """
-    What all sessions of a worker share.
-    """
+    """What all sessions of a worker share."""
 
     plugin: ModelPlugin
     turns: TurnDetectionService
@@ -95,28 +93,20 @@ class SessionRunner:
 
     @property
     def owns_session(self) -> bool:
-        """
-        Whether the log says that the session is this worker's.
-        """
+        """Whether the log says that the session is this worker's."""
         return self._log.standing is Standing.OURS
 
     @property
     def is_over(self) -> bool:
-        """
-        Whether this generation has ended, for the log or in this process.
-        """
+        """Whether this generation has ended, for the log or in this process."""
         return self._log.standing is Standing.OVER
 
     def leave(self, reason: str) -> None:
-        """
-        Give the session up before its next unit, so that another worker is assigned.
-        """
+        """Give the session up before its next unit, so that another worker is assigned."""
         self._log.leave(reason)
 
     async def run(self) -> None:
-        """
-        Serve until the generation is over. Whatever goes wrong ends it, and nothing else.
-        """
+        """Serve until the generation is over. Whatever goes wrong ends it, and nothing else."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 following = tasks.create_task(self._log.follow())
@@ -129,9 +119,7 @@ class SessionRunner:
             self._log.close()
 
     async def _is_claimed(self) -> bool:
-        """
-        Wait for the log to assign the session; without that the slot is only reserved for a while.
-        """
+        """Wait for the log to assign the session; without that the slot is only reserved for a while."""
         log, timeout_ms = self._log, self._settings.claim_timeout_ms
         due_ms = self._held_since_ms + timeout_ms
         while log.standing is Standing.WAITING:
@@ -167,9 +155,7 @@ class SessionRunner:
         await log.append_last(AssignmentDeclined(log.generation, reason), stamped=False)
 
     async def _begin(self, tasks: asyncio.TaskGroup) -> None:
-        """
-        Say in the log that the work begins; a suspected session waits for its turn before.
-        """
+        """Say in the log that the work begins; a suspected session waits for its turn before."""
         log, suspects = self._log, self._stages.suspects
         if log.state.worker.barren:
             while suspects.locked() and log.goes_on:
@@ -192,9 +178,7 @@ class SessionRunner:
             suspects.release()
 
     def _why_unfit(self) -> str | None:
-        """
-        Tell why this worker cannot serve the session, if it cannot.
-        """
+        """Tell why this worker cannot serve the session, if it cannot."""
         state, profile = self._log.state, self._stages.plugin.profile
         if state.pinned.profile != profile:
             return f"the session's model is not the {profile.model} of this worker"
@@ -205,9 +189,7 @@ class SessionRunner:
         return None
 
     async def _work(self, session: ModelSession) -> None:
-        """
-        Work with an open model session until the session is not this worker's any more.
-        """
+        """Work with an open model session until the session is not this worker's any more."""
         log, timeout_s = self._log, self._settings.step_timeout_s
         rate_hz = self._stages.plugin.profile.output_sample_rate_hz
         listener = Listener(log, self._stages.turns)
@@ -219,9 +201,7 @@ class SessionRunner:
             beside.cancel()
 
     async def _beside(self, listener: Listener, rendering: Rendering) -> None:
-        """
-        Do what goes on beside the units, while there is such work, until cancelled.
-        """
+        """Do what goes on beside the units, while there is such work, until cancelled."""
         log, stages = self._log, self._stages
         side = SideResponses(log, stages.plugin, self._settings.step_timeout_s)
         transcripts = Transcripts(log, stages.transcription)
@@ -271,9 +251,7 @@ class SessionRunner:
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """
-    Give the first error of a group that is none itself.
-    """
+    """Give the first error of a group that is none itself."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -24,9 +24,7 @@ from session_core.state import Phase, State
 
 
 class Standing(Enum):
-    """
-    How a session's log stands to one worker's generation. WAITING: not assigned yet.
-    """
+    """How a session's log stands to one worker's generation. WAITING: not assigned yet."""
 
     WAITING = "waiting"
     OURS = "ours"
@@ -34,9 +32,7 @@ class Standing(Enum):
 
 
 def standing(state: State, worker_id: str, generation: int) -> Standing:
-    """
-    Tell whether the session is this worker's, by the log alone.
-    """
+    """Tell whether the session is this worker's, by the log alone."""
     hold = state.worker
     if state.phase is Phase.ENDED or hold.generation > generation:
         return Standing.OVER
@@ -92,22 +88,16 @@ class SessionLog:
 
     @property
     def goes_on(self) -> bool:
-        """
-        Whether this worker is to work on the session.
-        """
+        """Whether this worker is to work on the session."""
         return self.standing is Standing.OURS and self.leaving is None
 
     def leave(self, reason: str) -> None:
-        """
-        Give the session up, so that another worker is assigned.
-        """
+        """Give the session up, so that another worker is assigned."""
         self.leaving = self.leaving or reason
         self.pulse.fire()
 
     def close(self) -> None:
-        """
-        Read and append no more.
-        """
+        """Read and append no more."""
         self.standing = Standing.OVER
         self._follower.close()
         self._writer.close()
@@ -115,9 +105,7 @@ class SessionLog:
     # --- read -----------------------------------------------------------------------------------------------
 
     async def follow(self) -> None:
-        """
-        Fold what comes, until cancelled.
-        """
+        """Fold what comes, until cancelled."""
         ledger, item_audio, turn_audio = self.ledger, self.item_audio, self.turn_audio
         worker_id, generation = self._settings.worker_id, self.generation
         async for batch in self._follower:
@@ -136,16 +124,12 @@ class SessionLog:
             self.pulse.fire()
 
     def now_ms(self) -> int:
-        """
-        The store's time.
-        """
+        """The store's time."""
         return self._store.now_ms()
 
     @property
     def has_unread(self) -> bool:
-        """
-        Whether entries have arrived that are not folded.
-        """
+        """Whether entries have arrived that are not folded."""
         return bool(self._follower.buffered_bytes)
 
     def silence_may_stand_in(self) -> bool:
@@ -165,22 +149,16 @@ class SessionLog:
     # --- append ---------------------------------------------------------------------------------------------
 
     def append(self, body: Body) -> int:
-        """
-        Append as this generation, and give the entry's number; the fold tells what came of it.
-        """
+        """Append as this generation, and give the entry's number; the fold tells what came of it."""
         self._writer.append(self._stamped(body))
         return self._n
 
     async def room(self) -> None:
-        """
-        Wait until the writer is not behind.
-        """
+        """Wait until the writer is not behind."""
         await self._writer.room()
 
     async def folded(self, n: int) -> None:
-        """
-        Wait until the fold has taken this generation's append `n`, or the generation is over.
-        """
+        """Wait until the fold has taken this generation's append `n`, or the generation is over."""
         while self.standing is Standing.OURS and self.state.worker.last_n < n:
             await self.pulse.wait()
 

@@ -1,6 +1,4 @@
-"""
-A worker's settings; fixed for the life of its process.
-"""
+"""A worker's settings; fixed for the life of its process."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from gpu_worker.turns.models import SpeechModelName
 
 
 class WorkerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """
-    What an operator decides about one worker. The defaults are for production; tests shorten the times.
-    """
+    """What an operator decides about one worker. The defaults are for production; tests shorten the times."""
 
     worker_id: str
     """Unique among all processes that ever ran: a worker that comes back under its name is another worker."""

@@ -1,6 +1,4 @@
-"""
-Responses outside the conversation: given beside the units, each by a task of its own.
-"""
+"""Responses outside the conversation: given beside the units, each by a task of its own."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ class SideResponses:
         self._piece_timeout_s = piece_timeout_s
 
     async def give(self, response_id: str) -> None:
-        """
-        Append a response piece by piece. What fails, fails this response alone.
-        """
+        """Append a response piece by piece. What fails, fails this response alone."""
         response = next((one for one in self._log.state.side if one.response_id == response_id), None)
         if response is None:
             return

@@ -1,6 +1,4 @@
-"""
-Transcription as a stage of its own: one transcriber in a worker, for the items of all its sessions.
-"""
+"""Transcription as a stage of its own: one transcriber in a worker, for the items of all its sessions."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from gpu_worker.errors import TranscriptionFailed, UnknownModel
 
 
 class Utterance(NamedTuple):
-    """
-    What is to be transcribed, and the client's wishes for it.
-    """
+    """What is to be transcribed, and the client's wishes for it."""
 
     pcm: Pcm
     """float32 [samples], mono, full scale 1."""
@@ -34,9 +30,7 @@ class Transcriber(ABC):
     """
 
     def start(self) -> None:  # noqa: B027 - most load when they are made
-        """
-        Load; blocking work, once.
-        """
+        """Load; blocking work, once."""
 
     @abstractmethod
     def transcribe(self, utterance: Utterance) -> str:
@@ -49,14 +43,10 @@ class Transcriber(ABC):
 
 
 class LoopbackTranscriber(Transcriber):
-    """
-    A test double: it says how long the utterance is.
-    """
+    """A test double: it says how long the utterance is."""
 
     def transcribe(self, utterance: Utterance) -> str:
-        """
-        Give a text such as "[2.1 s of speech]".
-        """
+        """Give a text such as "[2.1 s of speech]"."""
         return f"[{len(utterance.pcm) / utterance.sample_rate_hz:.1f} s of speech]"
 
 
@@ -105,9 +95,7 @@ class TranscriptionStage:
         self._executor = ThreadPoolExecutor(concurrency, thread_name_prefix="transcription")
 
     async def start(self) -> None:
-        """
-        Load the transcriber.
-        """
+        """Load the transcriber."""
         await asyncio.get_running_loop().run_in_executor(self._executor, self._transcriber.start)
 
     async def transcribe(self, utterance: Callable[[], Awaitable[Utterance]]) -> str:
@@ -141,9 +129,7 @@ class TranscriptionStage:
             raise TranscriptionFailed(f"{type(error).__name__}: {error}") from error
 
     def close(self) -> None:
-        """
-        Begin nothing more.
-        """
+        """Begin nothing more."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _leave_place(self, work: asyncio.Future[str]) -> None:

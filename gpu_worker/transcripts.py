@@ -35,9 +35,7 @@ class Transcripts:
         self._stage = stage
 
     async def make(self, item_id: str) -> None:
-        """
-        Append an item's transcript, or that there is none.
-        """
+        """Append an item's transcript, or that there is none."""
         span, rate_hz = self._log.item_audio.find(item_id), self._log.ledger.input.rate_hz
         if span is None or span.first < self._log.ledger.input.forgotten:
             self._log.append(InputTranscribed(item_id, error=_TOO_LONG))
@@ -59,9 +57,7 @@ class Transcripts:
         self._log.append(InputTranscribed(item_id, text, samples_to_ms(span.samples, rate_hz)))
 
     async def _read(self, span: AudioRange) -> Pcm:
-        """
-        Decode an item's audio a second at a time, so that no other session waits for a long one.
-        """
+        """Decode an item's audio a second at a time, so that no other session waits for a long one."""
         audio, end = self._log.ledger.input, span.first + span.samples
         pieces: list[Pcm] = [np.zeros(0, np.float32)]
         reader = audio.reader(span.first)

@@ -1,6 +1,4 @@
-"""
-The input that turn detection listens to, and where it begins.
-"""
+"""The input that turn detection listens to, and where it begins."""
 
 from __future__ import annotations
 
@@ -27,15 +25,11 @@ class TurnAudio:
         self._in_use = False
 
     def settings(self, wanted: TurnDetection) -> DetectionSettings:
-        """
-        Read the client's wishes.
-        """
+        """Read the client's wishes."""
         return detection_settings(wanted)
 
     def hold(self, state: State, audio: InputAudio) -> None:
-        """
-        Hold what is needed at this state.
-        """
+        """Hold what is needed at this state."""
         if self._in_use or state.config.turn_detection is None:
             return
         first = hearing(state, self.settings(state.config.turn_detection)).first_sample
@@ -45,18 +39,14 @@ class TurnAudio:
             self._reader.forget(first)
 
     def open(self, audio: InputAudio) -> InputReader:
-        """
-        Take over: from now on the listener says what is needed.
-        """
+        """Take over: from now on the listener says what is needed."""
         self._in_use = True
         if self._reader is None:
             self._reader = audio.reader(audio.forgotten)
         return self._reader
 
     def close(self) -> None:
-        """
-        Hold nothing.
-        """
+        """Hold nothing."""
         if self._reader is not None:
             self._reader.close()
         self._reader, self._in_use = None, False

@@ -1,6 +1,4 @@
-"""
-Feeds the model unit by unit: plans, works, and appends what came out.
-"""
+"""Feeds the model unit by unit: plans, works, and appends what came out."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ class UnitWork:
         self._listener = listener
 
     def join_output(self) -> None:
-        """
-        Go on with the converted audio of a response in which another worker stopped.
-        """
+        """Go on with the converted audio of a response in which another worker stopped."""
         response = self._log.state.response
         if response is None or response.message is None:
             return
@@ -115,9 +111,7 @@ class UnitWork:
         await log.folded(log.append(self._completed(plan, output, state)))
 
     def _completed(self, plan: UnitPlan, output: UnitOutput, state: State) -> ModelUnitCompleted:
-        """
-        Give the unit's entry; `state` is what it was planned in.
-        """
+        """Give the unit's entry; `state` is what it was planned in."""
         return ModelUnitCompleted(
             unit=plan.unit,
             epoch=plan.epoch,
@@ -150,14 +144,10 @@ class UnitWork:
 
 
 def format_of(state: State) -> AudioFormat:
-    """
-    Give the format of what is said now.
-    """
+    """Give the format of what is said now."""
     return state.config.output_format if state.response is None else state.response.output_format
 
 
 def modality_of(state: State) -> Modality:
-    """
-    Tell what is made of what is said now.
-    """
+    """Tell what is made of what is said now."""
     return state.config.output_modality if state.response is None else state.response.modality

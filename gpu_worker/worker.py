@@ -62,21 +62,15 @@ class Worker:
 
     @property
     def sessions(self) -> int:
-        """
-        Sessions that the log says are this worker's.
-        """
+        """Sessions that the log says are this worker's."""
         return sum(runner.owns_session for runner in self._runners.values())
 
     def stop(self) -> None:
-        """
-        Leave: take nothing new, give every session up between two units, then end `run`.
-        """
+        """Leave: take nothing new, give every session up between two units, then end `run`."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """
-        Serve until `stop`. Cancelled, it drops everything at once, as a crash would.
-        """
+        """Serve until `stop`. Cancelled, it drops everything at once, as a crash would."""
         await self._start_all()
         self._log.info("worker.started", capacity=self._capacity)
         try:
@@ -96,16 +90,12 @@ class Worker:
 
     @property
     def _capacity(self) -> int:
-        """
-        Sessions at once: what the operator says, as far as the model has room for it.
-        """
+        """Sessions at once: what the operator says, as far as the model has room for it."""
         room = self._plugin.capacity
         return self._settings.capacity if room is None else min(room, self._settings.capacity)
 
     async def _leave_when_failed(self) -> None:
-        """
-        Leave when the model can serve nobody any more. Staying would take sessions only to fail them.
-        """
+        """Leave when the model can serve nobody any more. Staying would take sessions only to fail them."""
         reason = await self._plugin.failed()
         self._log.error("model.gone", reason=reason)
         self.stop()
@@ -142,9 +132,7 @@ class Worker:
                     self._log.warning("slots.not_reconciled")
 
     async def _reconcile(self, held: dict[str, int], tasks: asyncio.TaskGroup) -> None:
-        """
-        Put runners and slots in line with each other.
-        """
+        """Put runners and slots in line with each other."""
         for member, since_ms in held.items():
             if member not in self._runners:
                 await self._start(member, since_ms, tasks)
@@ -188,9 +176,7 @@ class Worker:
             del self._runners[member]
 
     async def _leave(self) -> None:
-        """
-        Wait until every session is given up, but not for ever: reapers find what is left.
-        """
+        """Wait until every session is given up, but not for ever: reapers find what is left."""
         self._log.info("worker.leaving", sessions=self.sessions)
         for runner in self._runners.values():
             runner.leave("the worker is leaving")

@@ -1,3 +1,1 @@
-"""
-Reads, folds, verifies and draws journals: of live or finished sessions, of any store. Changes nothing.
-"""
+"""Reads, folds, verifies and draws journals: of live or finished sessions, of any store. Changes nothing."""

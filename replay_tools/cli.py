@@ -1,6 +1,4 @@
-"""
-The inspection commands: `ls`, `show`, `state`, `verify`, `lint`, `tail`. They only read.
-"""
+"""The inspection commands: `ls`, `show`, `state`, `verify`, `lint`, `tail`. They only read."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ LIVE_RUN_MS = 1_000
 
 
 def add_arguments(parser: argparse.ArgumentParser, common: argparse.ArgumentParser | None = None) -> None:
-    """
-    Add the commands below `parser`, each with the arguments of `common` (made without help).
-    """
+    """Add the commands below `parser`, each with the arguments of `common` (made without help)."""
     commands = parser.add_subparsers(dest="action", required=True, metavar="COMMAND")
     parents = [common] if common is not None else []
     listing = commands.add_parser("ls", help="the sessions of the store", parents=parents)
@@ -139,9 +135,7 @@ async def _verify(store: EventStore, sessions: list[str], *, named: bool) -> int
 
 
 async def _lint(store: EventStore, session_id: str) -> int:
-    """
-    Check the canonical events: what every client of the session was shown, or a part of it.
-    """
+    """Check the canonical events: what every client of the session was shown, or a part of it."""
     events: list[Seen] = []
     async with aclosing(read_steps(store, session_id)) as steps:
         async for step in steps:

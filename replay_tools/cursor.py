@@ -1,6 +1,4 @@
-"""
-Cursors as people write them: a place in a journal by entry, by time, or by outbound event.
-"""
+"""Cursors as people write them: a place in a journal by entry, by time, or by outbound event."""
 
 from __future__ import annotations
 
@@ -16,36 +14,28 @@ from .reader import Step
 
 @dataclass(frozen=True, slots=True)
 class AtEntry:
-    """
-    Just after the entry `position` ("1700000000000-0").
-    """
+    """Just after the entry `position` ("1700000000000-0")."""
 
     position: EntryId
 
 
 @dataclass(frozen=True, slots=True)
 class AtElapsed:
-    """
-    Just after the last entry within `elapsed_ms` of the journal's first ("+1234ms").
-    """
+    """Just after the last entry within `elapsed_ms` of the journal's first ("+1234ms")."""
 
     elapsed_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtSeq:
-    """
-    Just after the entry that gave outbound event `seq` ("seq:57").
-    """
+    """Just after the entry that gave outbound event `seq` ("seq:57")."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtEnd:
-    """
-    After everything ("end").
-    """
+    """After everything ("end")."""
 
 
 Cursor: TypeAlias = AtEntry | AtElapsed | AtSeq | AtEnd

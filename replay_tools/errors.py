@@ -12,15 +12,11 @@ from eventstore import EntryId
 
 
 class ReplayError(Exception):
-    """
-    The root of this package's errors.
-    """
+    """The root of this package's errors."""
 
 
 class BadCursor(ReplayError):
-    """
-    A text that is no cursor.
-    """
+    """A text that is no cursor."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -31,9 +27,7 @@ class BadCursor(ReplayError):
 
 
 class JournalCut(ReplayError):
-    """
-    The journal cannot be folded: it begins at `first`, and no usable snapshot lies at or after the cut.
-    """
+    """The journal cannot be folded: it begins at `first`, and no usable snapshot lies at or after the cut."""
 
     def __init__(self, session_id: str, first: EntryId) -> None:
         super().__init__(session_id, first)

@@ -1,4 +1,5 @@
-"""Order and cardinality of a session's outbound events, checked on the JSON that clients read.
+"""
+Order and cardinality of a session's outbound events, checked on the JSON that clients read.
 
 Knows nothing of the core, so it holds over the wire as well. `violations` gives what is wrong:
 
@@ -79,7 +80,8 @@ class Seen(Struct, frozen=True):
 
 
 def read(frame: bytes | str) -> Seen:
-    """Read one frame.
+    """
+    Read one frame.
 
     Raises:
         msgspec.ValidationError: a field has a type, or `reason` a value, that no client expects.
@@ -480,7 +482,8 @@ _CHECKS: dict[str, tuple[_Check, ...]] = {
 
 
 def violations(events: Iterable[Seen], *, tier_3: bool = True, after: int = 0) -> list[str]:
-    """Give what is wrong with a session's events, in order; nothing if all is right.
+    """
+    Give what is wrong with a session's events, in order; nothing if all is right.
 
     Args:
         events: what one client read, from `session.created` on or from a resume on.

@@ -1,6 +1,4 @@
-"""
-Journals as iterators: the entries of a store, and the steps of their fold.
-"""
+"""Journals as iterators: the entries of a store, and the steps of their fold."""
 
 from __future__ import annotations
 
@@ -20,18 +18,14 @@ BATCH = 512
 
 
 class Beginning(NamedTuple):
-    """
-    Where the fold of a journal begins: at its first entry, or at a snapshot if that entry was trimmed.
-    """
+    """Where the fold of a journal begins: at its first entry, or at a snapshot if that entry was trimmed."""
 
     fold: Fold = Fold()
     cursor: EntryId = START
 
 
 class Step(NamedTuple):
-    """
-    One entry, and what folding it did. `entry` is None for bytes that cannot be decoded.
-    """
+    """One entry, and what folding it did. `entry` is None for bytes that cannot be decoded."""
 
     number: int
     """Place among the entries that were read, from 1."""
@@ -130,9 +124,7 @@ async def read_steps(
 
 
 def fold_steps(entries: Iterable[Entry], fold: Fold | None = None) -> Iterator[Step]:
-    """
-    The same over entries at hand.
-    """
+    """The same over entries at hand."""
     fold = fold or Fold()
     for number, entry in enumerate(entries, 1):
         step = fold_entry(fold, entry, number)
@@ -141,9 +133,7 @@ def fold_steps(entries: Iterable[Entry], fold: Fold | None = None) -> Iterator[S
 
 
 def fold_entry(before: Fold, entry: Entry, number: int) -> Step:
-    """
-    Fold one more entry. Never raises for what the entry holds.
-    """
+    """Fold one more entry. Never raises for what the entry holds."""
     after, reduction = before.step(entry.id, entry.data)
     try:
         decoded = decode_entry(entry.data)

@@ -1,6 +1,4 @@
-"""
-Steps of a fold as lines of text: one line an entry, or one line a run of entries that are all alike.
-"""
+"""Steps of a fold as lines of text: one line an entry, or one line a run of entries that are all alike."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ _SAID = frozenset({"unit", "decision", "first_sample", "input_samples", "silence
 
 
 class Style(NamedTuple):
-    """
-    What the lines show.
-    """
+    """What the lines show."""
 
     full: bool = False
     """One line an entry, always."""
@@ -54,9 +50,7 @@ class Style(NamedTuple):
 
 
 class Renderer:
-    """
-    Turns steps into lines; lives as long as one listing. `flush` at the end gives what is held back.
-    """
+    """Turns steps into lines; lives as long as one listing. `flush` at the end gives what is held back."""
 
     def __init__(self, style: Style, start_ms: int) -> None:
         self._style = style
@@ -65,9 +59,7 @@ class Renderer:
         self._kinds: dict[type[Body], _Kind] = {}
 
     def feed(self, step: Step) -> Iterator[str]:
-        """
-        Take the next step; gives the lines that are complete now.
-        """
+        """Take the next step; gives the lines that are complete now."""
         kind = None if self._style.full else _kind(step)
         if kind is None or self._kinds.get(kind.body, kind) != kind or self._is_long(step):
             yield from self.flush()
@@ -78,9 +70,7 @@ class Renderer:
             self._run.append(step)
 
     def flush(self) -> Iterator[str]:
-        """
-        Give the lines of the run in progress.
-        """
+        """Give the lines of the run in progress."""
         run, self._run, self._kinds = self._run, [], {}
         if len(run) <= 2:
             for step in run:
@@ -108,16 +98,12 @@ class Renderer:
 
 
 def stamp_text(stamp: Stamp | None) -> str:
-    """
-    A writer's mark: "c1#12" is append 12 of client generation 1; "-": anybody's fact.
-    """
+    """A writer's mark: "c1#12" is append 12 of client generation 1; "-": anybody's fact."""
     return "-" if stamp is None else f"{stamp.role}{stamp.generation}#{stamp.n}"
 
 
 def what(step: Step, *, audio: bool = False) -> str:
-    """
-    The entry's type and its fields, bytes as sizes, defaults left out.
-    """
+    """The entry's type and its fields, bytes as sizes, defaults left out."""
     if step.entry is None:
         return f"unreadable ({len(step.data)} B)"
     body = step.entry.body
@@ -132,9 +118,7 @@ def what(step: Step, *, audio: bool = False) -> str:
 
 
 def did(step: Step) -> str:
-    """
-    What the entry did: its changes, or that it was refused.
-    """
+    """What the entry did: its changes, or that it was refused."""
     if step.refused:
         phase = step.before.state.phase
         return "refused (stale)" if phase is Phase.OPEN else f"refused (session {phase})"
@@ -145,9 +129,7 @@ def did(step: Step) -> str:
 
 
 def state_json(state: State) -> bytes:
-    """
-    A state as indented JSON, bytes shown as their lengths.
-    """
+    """A state as indented JSON, bytes shown as their lengths."""
     return msgspec.json.format(
         msgspec.json.encode(_plain(msgspec.to_builtins(state, builtin_types=(bytes,))))
     )
@@ -184,9 +166,7 @@ def _field(step: Step, name: str, value: object, *, audio: bool) -> str:
 
 
 def _brief(value: msgspec.Struct) -> str:
-    """
-    A nested struct: only what differs from its defaults.
-    """
+    """A nested struct: only what differs from its defaults."""
     shown = []
     for info in msgspec.structs.fields(value):
         field = getattr(value, info.name)
@@ -216,9 +196,7 @@ def _audio_text(audio: bytes, audio_format: AudioFormat, *, level: bool) -> str:
 
 
 class _Kind(NamedTuple):
-    """
-    What the entries of one type in a run have in common.
-    """
+    """What the entries of one type in a run have in common."""
 
     body: type[Body]
     label: str
@@ -227,9 +205,7 @@ class _Kind(NamedTuple):
 
 
 def _kind(step: Step) -> _Kind | None:
-    """
-    The run that a step may belong to; None: it stands alone.
-    """
+    """The run that a step may belong to; None: it stands alone."""
     if step.entry is None or step.refused or not step.reduction.changes:
         return None
     body, stamp = step.entry.body, step.entry.stamp

@@ -1,6 +1,4 @@
-"""
-One session in one line: what `ls` shows.
-"""
+"""One session in one line: what `ls` shows."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ class Summary(Struct, frozen=True):
 
 
 async def summarise(store: EventStore, session_id: str) -> Summary:
-    """
-    Fold one session's journal to its end; a journal that cannot be folded is a summary too.
-    """
+    """Fold one session's journal to its end; a journal that cannot be folded is a summary too."""
     state, entries = State(), 0
     try:
         async for step in read_steps(store, session_id):
@@ -66,9 +62,7 @@ async def summarise(store: EventStore, session_id: str) -> Summary:
 
 
 async def summarise_all(store: EventStore) -> list[Summary]:
-    """
-    Every session of the directory, oldest first.
-    """
+    """Every session of the directory, oldest first."""
     gate = asyncio.Semaphore(CONCURRENT_READS)
 
     async def bounded(session_id: str) -> Summary:
@@ -81,9 +75,7 @@ async def summarise_all(store: EventStore) -> list[Summary]:
 
 
 def table(summaries: Sequence[Summary]) -> list[str]:
-    """
-    The summaries as aligned lines below a head line.
-    """
+    """The summaries as aligned lines below a head line."""
     head = (
         "SESSION",
         "STARTED",

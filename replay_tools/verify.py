@@ -21,9 +21,7 @@ from .reader import Beginning, Step, beginning, fold_entry, read_journal
 
 
 class Outcome(IntEnum):
-    """
-    How a verification ended; the value is the command's exit code.
-    """
+    """How a verification ended; the value is the command's exit code."""
 
     VERIFIED = 0
     FAILED = 1
@@ -31,9 +29,7 @@ class Outcome(IntEnum):
 
 
 class Report(NamedTuple):
-    """
-    What a verification found.
-    """
+    """What a verification found."""
 
     outcome: Outcome
     entries: int
@@ -63,15 +59,11 @@ class Report(NamedTuple):
 
 
 class _Failure(Exception):
-    """
-    The first thing that is wrong; ends a verification.
-    """
+    """The first thing that is wrong; ends a verification."""
 
 
 class _Point(NamedTuple):
-    """
-    A position of the fold that a digest may name, with what it has to say there.
-    """
+    """A position of the fold that a digest may name, with what it has to say there."""
 
     number: int
     seq: int
@@ -106,9 +98,7 @@ class Verifier:
         self._problem = ""
 
     def feed(self, entry: Entry) -> bool:
-        """
-        Take the next entry; False once something is wrong, and the rest need not be fed.
-        """
+        """Take the next entry; False once something is wrong, and the rest need not be fed."""
         if self._problem:
             return False
         self._entries += 1
@@ -124,9 +114,7 @@ class Verifier:
         return True
 
     def report(self) -> Report:
-        """
-        What was found.
-        """
+        """What was found."""
         if self._problem:
             outcome = Outcome.FAILED
         elif not self._matched:
@@ -186,9 +174,7 @@ class Verifier:
 
 
 def verify_entries(entries: Iterable[Entry], start: Beginning | None = None) -> Report:
-    """
-    Verify a journal at hand, with a snapshot round trip in its middle.
-    """
+    """Verify a journal at hand, with a snapshot round trip in its middle."""
     entries = list(entries)
     verifier = Verifier(start, round_trip_at=max(1, len(entries) // 2))
     for entry in entries:

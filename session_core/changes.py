@@ -1,4 +1,5 @@
-"""Changes: what an entry, once accepted, means for the session. Decided by the reducer, never journaled.
+"""
+Changes: what an entry, once accepted, means for the session. Decided by the reducer, never journaled.
 
 `decide` gives them, `evolve` applies them, `project` tells them to clients, and a worker feeds its model by
 them: whoever acts on the journal acts on changes, because only they have passed the one function that
@@ -135,7 +136,8 @@ class SpeechBegan(Change, frozen=True):
 
 
 class SpeechEnded(Change, frozen=True):
-    """The user stopped.
+    """
+    The user stopped.
 
     `item_id` is what the speech becomes, unless a manual commit already took all of it.
     """

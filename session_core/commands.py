@@ -1,4 +1,5 @@
-"""Commands: what a client asked for. Appended by the gateway that holds the client's attachment.
+"""
+Commands: what a client asked for. Appended by the gateway that holds the client's attachment.
 
 Each is journaled with a stable tag: two letters and the schema version. A tag is never used again for another
 meaning; a new field goes to the end with a default. `event_id` is the client's own id of its event, echoed in
@@ -35,7 +36,8 @@ class AppendAudio(Command, tag="aa1", frozen=True):
 
 
 class CommitInput(Command, tag="ci1", frozen=True):
-    """Seal the buffer into a user item.
+    """
+    Seal the buffer into a user item.
 
     `respond`: True asks for a response, False for none, None leaves it to the session. `speech` False
     declares that the buffer holds no speech.
@@ -47,7 +49,8 @@ class CommitInput(Command, tag="ci1", frozen=True):
 
 
 class ClearInput(Command, tag="cl1", frozen=True):
-    """Drop what is not committed.
+    """
+    Drop what is not committed.
 
     `cancel_turn`: also start a new epoch, so that output in the making is muted.
     """
@@ -159,7 +162,8 @@ class Heartbeat(Command, tag="hb1", frozen=True):
 
 
 class ConfirmAttachment(Command, tag="at1", frozen=True):
-    """The attachment's client spoke, in a message that is not journaled itself.
+    """
+    The attachment's client spoke, in a message that is not journaled itself.
 
     Confirms the offered token.
     """

@@ -1,4 +1,5 @@
-"""Deadlines, derived from the state.
+"""
+Deadlines, derived from the state.
 
 Whoever sees one pass appends `DeadlinePassed`; the fold checks it again.
 """

@@ -54,7 +54,8 @@ def has_work(state: State) -> bool:
 
 
 def may_begin(state: State) -> bool:
-    """Tell whether the model may speak unasked.
+    """
+    Tell whether the model may speak unasked.
 
     A session without turn detection waits to be asked on OpenAI's way.
     """

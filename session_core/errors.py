@@ -1,4 +1,5 @@
-"""What can go wrong, by who is at fault.
+"""
+What can go wrong, by who is at fault.
 
 CoreError
 ├── UnreadableEntry     the journal holds bytes that no version of this code wrote, or damaged ones

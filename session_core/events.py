@@ -1,4 +1,5 @@
-"""Events: past facts that the system saw. Appended by gateways, workers and whoever plays reaper.
+"""
+Events: past facts that the system saw. Appended by gateways, workers and whoever plays reaper.
 
 Same tag rules as commands. Facts of a worker carry its stamp and are refused when its generation is over; the
 other facts name what they are about (a generation, a due time), so that any process may append them and
@@ -33,7 +34,8 @@ class SessionOpened(Event, tag="so1", frozen=True):
 
 
 class ClientAttached(Event, tag="ca1", frozen=True):
-    """A client holds the session from here on, if it names the next generation and shows a good token.
+    """
+    A client holds the session from here on, if it names the next generation and shows a good token.
 
     `presented_hash` is None only for the first attachment. `received_seq` is the last outbound event that the
     client has; None for the first attachment.
@@ -100,7 +102,8 @@ class ToolCall(Struct, frozen=True, array_like=True):
 
 
 class ModelUnitCompleted(Event, tag="mu1", frozen=True):
-    """One whole unit: what went in, exactly, and what came out, exactly. Half a unit is never in the journal.
+    """
+    One whole unit: what went in, exactly, and what came out, exactly. Half a unit is never in the journal.
 
     `answers` names the response that the model was asked to give when it worked on the unit, if any. `audio`
     is in the session's output format; None: audio follows as `OutputRendered`. `token_ids` and `codes` are
@@ -127,7 +130,8 @@ class ModelUnitCompleted(Event, tag="mu1", frozen=True):
 
 
 class OutputRendered(Event, tag="or1", frozen=True):
-    """A part of a unit's audio, rendered later; the fold takes the next part of the oldest unit that waits.
+    """
+    A part of a unit's audio, rendered later; the fold takes the next part of the oldest unit that waits.
 
     `first_sample` counts from the start of the unit's audio, in the output format; `last`: it is whole.
     """
@@ -152,7 +156,8 @@ class SideOutput(Event, tag="so2", frozen=True):
 
 
 class InputTranscribed(Event, tag="it2", frozen=True):
-    """The transcription stage is done with a user item.
+    """
+    The transcription stage is done with a user item.
 
     `error` is for clients: a short reason, never an exception.
     """
@@ -164,7 +169,8 @@ class InputTranscribed(Event, tag="it2", frozen=True):
 
 
 class ModelFailed(Event, tag="mf1", frozen=True):
-    """The worker of this stamp cannot go on with this session.
+    """
+    The worker of this stamp cannot go on with this session.
 
     `reason` is for operators, never for clients.
     """
@@ -173,7 +179,8 @@ class ModelFailed(Event, tag="mf1", frozen=True):
 
 
 class DeadlineKind(StrEnum):
-    """What a session can run out of.
+    """
+    What a session can run out of.
 
     WARNING announces MAXIMUM; SILENCE is turn detection's `idle_timeout_ms`.
     """
@@ -193,7 +200,8 @@ class DeadlinePassed(Event, tag="dp1", frozen=True):
 
 
 class OutboundDigest(Event, tag="od1", frozen=True):
-    """What a gateway had folded and projected so far, for `verify` to compare with. Changes no state.
+    """
+    What a gateway had folded and projected so far, for `verify` to compare with. Changes no state.
 
     `sha256` is the hash chain over the canonical outbound events up to `seq`. `upto` is the last entry folded
     into it, and `crc32` the running checksum of every entry up to there: audio of the user's changes no

@@ -99,7 +99,8 @@ _MOST_ARRIVALS = 16
 
 
 def _arrivals_with(state: State) -> tuple[Arrival, ...]:
-    """The arrivals, with input that comes now.
+    """
+    The arrivals, with input that comes now.
 
     While the model keeps up there is one. At the bound the oldest but one goes: the input that it marked
     then seems to have come earlier, and is late in any case.
@@ -154,7 +155,8 @@ def _item_deleted(state: State, change: ch.ItemDeleted) -> State:
 
 
 def _item_truncated(state: State, change: ch.ItemTruncated) -> State:
-    """Cut the item in the history; of one that is being said note the cut for when it closes.
+    """
+    Cut the item in the history; of one that is being said note the cut for when it closes.
 
     Acks move it no more.
     """
@@ -213,7 +215,8 @@ def _unit_taken(state: State, change: ch.UnitTaken) -> State:
 
 
 def _clock_after(state: State, unit: ModelUnitCompleted) -> UnitClock:
-    """One unit further.
+    """
+    One unit further.
 
     `covered_ms` moves on by one unit. It never runs ahead of the session's time by more than that: input sent
     faster than real time buys no time without silence. It never falls behind: with a unit of nothing but
@@ -232,7 +235,8 @@ def _clock_after(state: State, unit: ModelUnitCompleted) -> UnitClock:
 
 
 def _pending_after(state: State, consumed_samples: int) -> int:
-    """Bytes that still wait: what waits in samples, as its share of what came in.
+    """
+    Bytes that still wait: what waits in samples, as its share of what came in.
 
     Exact at one format, fair at several.
     """

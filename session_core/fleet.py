@@ -19,7 +19,8 @@ class ProcessRole(StrEnum):
 
 
 class Advertisement(Struct, frozen=True, omit_defaults=True):
-    """The payload of a heartbeat.
+    """
+    The payload of a heartbeat.
 
     Gateways learn from it which models there are and where a slot may be free.
     """
@@ -40,7 +41,8 @@ def slot_member(session_id: str, generation: int) -> str:
 
 
 def parse_slot_member(member: str) -> tuple[str, int]:
-    """Give back session id and generation.
+    """
+    Give back session id and generation.
 
     Raises:
         UnreadableEntry: `member` was not made by `slot_member`.

@@ -1,4 +1,5 @@
-"""The fold of a journal with its running digests, and snapshots of all.
+"""
+The fold of a journal with its running digests, and snapshots of all.
 
 Two digests, because they prove different things. The hash chain over outbound events says that clients were
 told exactly this: it fails when code or data changed. The checksum over raw entries says that the journal is

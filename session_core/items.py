@@ -44,7 +44,8 @@ class Mark(NamedTuple):
 
 
 class Part(Struct, frozen=True, omit_defaults=True):
-    """One content part: text, or audio with its transcript.
+    """
+    One content part: text, or audio with its transcript.
 
     `kind` is the wire's name: input_text, input_audio, output_text, output_audio. For input audio
     `first_sample` and `samples` name a range of the session's input at the model's rate; for output audio

@@ -27,7 +27,8 @@ class Role(StrEnum):
 
 
 class Stamp(Struct, frozen=True, array_like=True, gc=False):
-    """A writer's mark: its generation, and the number of this append, from 1 without a gap.
+    """
+    A writer's mark: its generation, and the number of this append, from 1 without a gap.
 
     A writer that does not know whether an append arrived sends it again with the same number; the fold takes
     only the next number of the generation in office, so nothing counts twice and nothing is lost.
@@ -55,7 +56,8 @@ def encode_entry(body: Body, stamp: Stamp | None = None) -> bytes:
 
 
 def decode_entry(data: bytes) -> JournalEntry:
-    """Read an entry's bytes.
+    """
+    Read an entry's bytes.
 
     Raises:
         UnreadableEntry: the bytes are damaged, or of a version that this code does not know.

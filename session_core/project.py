@@ -1,4 +1,5 @@
-"""Project: what a change tells clients. Reads the states around the change, decides nothing, changes nothing.
+"""
+Project: what a change tells clients. Reads the states around the change, decides nothing, changes nothing.
 
 Events come out without a number and without an id; the reducer stamps them.
 """
@@ -331,7 +332,8 @@ def _message_closed(before: State, change: ch.MessageClosed, after: State) -> Ev
 
 
 def _closed(response: Response, view: wire.ItemView) -> list[wire.ServerEvent]:
-    """The response's side of a message that ends.
+    """
+    The response's side of a message that ends.
 
     What was sent stays sent: the `.done` texts are the deltas joined.
     """

@@ -1,4 +1,5 @@
-"""The reducer: where a session's journal becomes its state, and the state becomes what clients hear.
+"""
+The reducer: where a session's journal becomes its state, and the state becomes what clients hear.
 
 Theory
 ------
@@ -59,7 +60,8 @@ REDUCER_VERSION = 1
 
 
 class Rule(NamedTuple):
-    """One row of the table: in which phase the entry counts, whose stamp it must carry, what it means.
+    """
+    One row of the table: in which phase the entry counts, whose stamp it must carry, what it means.
 
     `role` None: anybody may write it.
     """
@@ -121,7 +123,8 @@ class Reduction(Struct, frozen=True):
 
 
 def reduce(state: State, position: Position, entry: JournalEntry) -> Reduction:
-    """Fold one entry.
+    """
+    Fold one entry.
 
     Args:
         state: the fold of everything before.
@@ -163,7 +166,8 @@ def _refuses(state: State, rule: Rule, stamp: Stamp | None) -> bool:
 
 
 def _admit(state: State, position: Position, rule: Rule, entry: JournalEntry) -> State:
-    """Move the position and the writer's count on.
+    """
+    Move the position and the writer's count on.
 
     A client's first append also confirms the token it was offered.
     """

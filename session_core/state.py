@@ -1,4 +1,5 @@
-"""The state of a session: one immutable tree, the fold of its journal.
+"""
+The state of a session: one immutable tree, the fold of its journal.
 
 Nobody stores it, everybody derives it.
 """
@@ -19,7 +20,8 @@ from session_core.journal import Position
 
 
 class Phase(StrEnum):
-    """NEW: no `SessionOpened` yet.
+    """
+    NEW: no `SessionOpened` yet.
 
     OPEN: alive, with or without client and worker. ENDED: nothing changes any more.
     """
@@ -70,7 +72,8 @@ class Attachment(Struct, frozen=True):
 
 
 class WorkerHold(Struct, frozen=True):
-    """The worker's hold on the session.
+    """
+    The worker's hold on the session.
 
     `worker` is None before the first and after a declined or failed one.
     """

@@ -1,4 +1,5 @@
-"""The unit clock: what the next unit consists of, and when.
+"""
+The unit clock: what the next unit consists of, and when.
 
 Pure; the worker acts on it and journals the outcome.
 """
@@ -33,7 +34,8 @@ class UnitPlan(NamedTuple):
 
 
 def next_unit(state: State, now_ms: int) -> UnitPlan | None:
-    """Give the unit that is to be worked on now, or None if there is none yet.
+    """
+    Give the unit that is to be worked on now, or None if there is none yet.
 
     Args:
         state: the fold, caught up with the journal: silence must not stand in for input that is merely
@@ -71,7 +73,8 @@ def next_unit(state: State, now_ms: int) -> UnitPlan | None:
 
 
 def _is_late(state: State, end_sample: int, now_ms: int) -> bool:
-    """The model is so far behind the input that a unit of it, up to `end_sample`, is heard in silence.
+    """
+    The model is so far behind the input that a unit of it, up to `end_sample`, is heard in silence.
 
     Late is what waited since its arrival: a burst that has just come is not, however long it is.
     """
@@ -105,7 +108,8 @@ def _next_piece(state: State) -> UnitPlan | None:
 
 
 def silence_due_ms(state: State) -> int | None:
-    """Give the store's time at which silence stands in for input that is late; None while the clock rests.
+    """
+    Give the store's time at which silence stands in for input that is late; None while the clock rests.
 
     It rests before the first input, and after `max_silent_units` of silence in which the model only listened.
     Where a commit moves the model on, nothing stands in for input.

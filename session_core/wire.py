@@ -1,4 +1,5 @@
-"""Outbound events: the canonical wire vocabulary, defined once.
+"""
+Outbound events: the canonical wire vocabulary, defined once.
 
 Each class is one server event of the Realtime protocol. Encoded with msgspec's JSON encoder an event *is*
 what a client reads: bytes become base64, UNSET fields stay away. Encoded with msgpack it is what the fold's
@@ -172,7 +173,8 @@ class SessionReplaced(AddressedEvent, tag="session.replaced", frozen=True, kw_on
 
 
 class ResyncRequired(AddressedEvent, tag="session.resync_required", frozen=True, kw_only=True):
-    """What the client has cannot be continued from the journal: it was trimmed, or the store lost entries.
+    """
+    What the client has cannot be continued from the journal: it was trimmed, or the store lost entries.
 
     The one event that no fold gives: the gateway says it of a journal that cannot be folded from where the
     client is.

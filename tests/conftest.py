@@ -1,6 +1,4 @@
-"""
-Frame of the test suite: Hypothesis profiles, the `integration` marker, and the recorded speech.
-"""
+"""Frame of the test suite: Hypothesis profiles, the `integration` marker, and the recorded speech."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """
-    Marks everything under tests/integration as `integration`.
-    """
+    """Marks everything under tests/integration as `integration`."""
     for item in items:
         if item.path.is_relative_to(TESTS / "integration"):
             item.add_marker(pytest.mark.integration)
@@ -32,7 +28,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def speech_dir() -> Path:
-    """
-    The folder of recorded human speech (WAV, mono PCM16, 16 kHz); its README holds the words.
-    """
+    """The folder of recorded human speech (WAV, mono PCM16, 16 kHz); its README holds the words."""
     return TESTS / "data" / "speech"

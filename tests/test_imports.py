@@ -49,9 +49,7 @@ CLOCK_READS = frozenset({"now", "today", "utcnow"})
 
 
 class Import(NamedTuple):
-    """
-    One imported module: its absolute dotted name, its line, and whether a function contains it.
-    """
+    """One imported module: its absolute dotted name, its line, and whether a function contains it."""
 
     module: str
     line: int
@@ -59,16 +57,12 @@ class Import(NamedTuple):
 
     @property
     def top(self) -> str:
-        """
-        The package that the module belongs to.
-        """
+        """The package that the module belongs to."""
         return self.module.partition(".")[0]
 
 
 def imports(tree: ast.AST, package: str, *, in_function: bool = False) -> Iterator[Import]:
-    """
-    All imports below `tree`. A relative import counts as one of `package`: it cannot leave it.
-    """
+    """All imports below `tree`. A relative import counts as one of `package`: it cannot leave it."""
     for node in ast.iter_child_nodes(tree):
         match node:
             case ast.Import():
@@ -85,9 +79,7 @@ def imports(tree: ast.AST, package: str, *, in_function: bool = False) -> Iterat
 
 
 def impurities(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """
-    Line and text of every call that may give another result at another time or place.
-    """
+    """Line and text of every call that may give another result at another time or place."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in IMPURE_BUILTINS:
@@ -97,9 +89,7 @@ def impurities(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def violations(source: str, package: str) -> list[str]:
-    """
-    What `source`, as a module of `package`, does against the rules; each with its line.
-    """
+    """What `source`, as a module of `package`, does against the rules; each with its line."""
     tree = ast.parse(source)
     found: list[tuple[int, str]] = []
     for entry in imports(tree, package):
@@ -116,9 +106,7 @@ def violations(source: str, package: str) -> list[str]:
 
 
 def packages_on_disk() -> list[str]:
-    """
-    Our top-level packages: the folders of the root that hold an __init__.py or are named in LAYERS.
-    """
+    """Our top-level packages: the folders of the root that hold an __init__.py or are named in LAYERS."""
     return sorted(
         folder.name
         for folder in ROOT.iterdir()
@@ -129,9 +117,7 @@ def packages_on_disk() -> list[str]:
 
 
 def test_every_package_has_a_rule() -> None:
-    """
-    A new or renamed top-level package fails here until LAYERS says what it may import.
-    """
+    """A new or renamed top-level package fails here until LAYERS says what it may import."""
     unruled = set(packages_on_disk()) - LAYERS.keys()
 
     assert set() == unruled
@@ -139,9 +125,7 @@ def test_every_package_has_a_rule() -> None:
 
 @pytest.mark.parametrize("package", packages_on_disk())
 def test_package_keeps_the_dependency_rules(package: str) -> None:
-    """
-    Every module of the package imports only what its layer may, and session_core is pure.
-    """
+    """Every module of the package imports only what its layer may, and session_core is pure."""
     modules = sorted((ROOT / package).rglob("*.py"))
     broken = [
         f"{module.relative_to(ROOT)}, {violation}"
@@ -174,9 +158,7 @@ def test_package_keeps_the_dependency_rules(package: str) -> None:
     ],
 )
 def test_a_broken_rule_is_found(package: str, source: str, expected: str) -> None:
-    """
-    The check itself can fail: each rule finds the one line that breaks it.
-    """
+    """The check itself can fail: each rule finds the one line that breaks it."""
     (violation,) = violations(source, package)
 
     assert expected in violation
@@ -194,7 +176,5 @@ def test_a_broken_rule_is_found(package: str, source: str, expected: str) -> Non
     ],
 )
 def test_a_kept_rule_is_not_reported(package: str, source: str) -> None:
-    """
-    What the layers permit is not reported; a heavy foreign import may wait in a function.
-    """
+    """What the layers permit is not reported; a heavy foreign import may wait in a function."""
     assert [] == violations(source, package)

@@ -1,4 +1,5 @@
-"""Ephemeral keys: what a server of the operator's gets for a browser, which must not see an API key.
+"""
+Ephemeral keys: what a server of the operator's gets for a browser, which must not see an API key.
 
 A key is its claims, signed: any gateway with the same secret accepts it, and nothing is stored. It opens any
 number of sessions until it expires, each with the settings that it was made with.
@@ -23,7 +24,8 @@ _SIGNATURE_BYTES = 32
 
 
 class Claims(Struct, frozen=True):
-    """What a key says of itself.
+    """
+    What a key says of itself.
 
     Attributes:
         expires_s: unix seconds at which it ceases to open sessions.

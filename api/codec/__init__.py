@@ -1,4 +1,5 @@
-"""The codec of OpenAI's Realtime dialects: JSON to commands, canonical events to JSON.
+"""
+The codec of OpenAI's Realtime dialects: JSON to commands, canonical events to JSON.
 
 Knows no socket and no journal.
 """

@@ -1,4 +1,5 @@
-"""The beta dialect: a flat session object, items whose parts are `audio` and `text`, and older names.
+"""
+The beta dialect: a flat session object, items whose parts are `audio` and `text`, and older names.
 
 One to one with the canonical events: nothing is added or split, so numbers stay what they are.
 """

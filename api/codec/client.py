@@ -1,4 +1,5 @@
-"""Client events: what a client may send, one Struct each, decoded strictly and in one pass.
+"""
+Client events: what a client may send, one Struct each, decoded strictly and in one pass.
 
 A message is told apart by `type`. Unknown keys are skipped; a wrong type, a missing field, a number that is
 not finite or base64 that is not exact is refused and names the parameter. msgspec decodes base64 by RFC 4648
@@ -240,7 +241,8 @@ _decoder: msgspec.json.Decoder[AnyClientEvent] = msgspec.json.Decoder(AnyClientE
 
 
 def parse(text: str, context: CodecContext) -> AnyClientEvent:
-    """Read one text frame.
+    """
+    Read one text frame.
 
     Raises:
         CodecError: it is no client event; carries the client's `event_id` if that can be read.

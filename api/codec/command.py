@@ -24,7 +24,8 @@ MAX_AUDIO_BYTES = 15 << 20
 
 
 def to_command(event: client.AnyClientEvent, context: CodecContext) -> cmd.AnyCommand:
-    """Give the command that an event asks for.
+    """
+    Give the command that an event asks for.
 
     Raises:
         CodecError: the event names something that cannot be journaled, or is not served.

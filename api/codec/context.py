@@ -12,7 +12,8 @@ from session_core.config import Dialect, ModelProfile, SessionConfig, TurnDetect
 
 @dataclass(slots=True)
 class CodecContext:
-    """How a connection opened, and the configuration its updates build on. Lives as long as the connection.
+    """
+    How a connection opened, and the configuration its updates build on. Lives as long as the connection.
 
     Attributes:
         way: how the session was opened; decides codes and defaults.
@@ -53,7 +54,8 @@ def _meant(aliases: dict[str, str], name: str) -> str:
 
 
 def default_config(way: Way, model: str) -> SessionConfig:
-    """Give the configuration of a session whose client said nothing about it.
+    """
+    Give the configuration of a session whose client said nothing about it.
 
     OpenAI's clients assume 24 kHz both ways and turn detection; duplex clients assume 16 kHz in and none.
     """

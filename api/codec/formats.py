@@ -37,7 +37,8 @@ AnyFormat = str | WireFormat | UnsetType | None
 def audio_format(
     given: AnyFormat, rate_hz: int | UnsetType | None, base: AudioFormat, context: CodecContext, param: str
 ) -> AudioFormat | UnsetType:
-    """Give the format that a client means, or UNSET if it says nothing about it.
+    """
+    Give the format that a client means, or UNSET if it says nothing about it.
 
     Args:
         given: the format object or name.

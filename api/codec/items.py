@@ -63,7 +63,8 @@ WireInputItem: TypeAlias = WireItem | WireReference
 
 
 def item(given: WireInputItem, context: CodecContext, param: str) -> Item:
-    """Give the item that a client means; its id is empty if the client gave none.
+    """
+    Give the item that a client means; its id is empty if the client gave none.
 
     Raises:
         CodecError: something is missing, too large, or of a kind that is not served.

@@ -48,7 +48,8 @@ MAX_SESSION_BYTES = 512 << 10
 
 
 def session_patch(session: WireSession, context: CodecContext) -> SessionPatch:
-    """Give the patch that a session object means on top of `context.config`.
+    """
+    Give the patch that a session object means on top of `context.config`.
 
     Raises:
         CodecError: something in it is refused; then nothing of it may be applied.

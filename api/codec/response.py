@@ -54,7 +54,8 @@ _BETA_KEYS = ("modalities", "max_response_output_tokens", "voice", "output_audio
 
 
 def response_options(given: WireResponse, context: CodecContext) -> ResponseOptions:
-    """Give the options that a client means.
+    """
+    Give the options that a client means.
 
     Raises:
         CodecError: something in it is refused; then no response is asked for.

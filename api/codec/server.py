@@ -1,4 +1,5 @@
-"""Canonical outbound events as a client of this way and dialect reads them: one to one, or left out.
+"""
+Canonical outbound events as a client of this way and dialect reads them: one to one, or left out.
 
 The canonical Struct, encoded, is already the GA wire form; a dialect leaves events out and renames others,
 and never splits one. `Projection` holds the choices of one connection.
@@ -21,7 +22,8 @@ _GA_ONLY = frozenset({wire.ItemAdded, wire.ItemDone})
 
 
 class Projection:
-    """What one connection shows of the session's events. Lives as long as the connection.
+    """
+    What one connection shows of the session's events. Lives as long as the connection.
 
     Args:
         way: how the session was opened.
@@ -38,7 +40,8 @@ class Projection:
             self._hidden = _GA_ONLY if self._beta else _BETA_ONLY
 
     def encode(self, event: wire.ServerEvent) -> str | None:
-        """Give the text frame of an event, or None if this client is not shown it.
+        """
+        Give the text frame of an event, or None if this client is not shown it.
 
         Raises:
             FrameTooLarge: it would be larger than clients take. Events are never split.
@@ -58,7 +61,8 @@ class Projection:
         return replace(event, delta=b"", metadata=replace(event.metadata, discarded=True))
 
     def welcome(self, event: wire.SessionCreated | wire.SessionResumed, token: str) -> str:
-        """Give an attachment's first event, with its token.
+        """
+        Give an attachment's first event, with its token.
 
         OpenAI's clients know no resume: they see a session created.
         """

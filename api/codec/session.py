@@ -1,4 +1,5 @@
-"""The session object of `session.update`, in every spelling that clients use.
+"""
+The session object of `session.update`, in every spelling that clients use.
 
 GA nests under `audio.input` and `audio.output`; beta and vLLM-Omni's DuplexClient write flat keys. What the
 object means is told by `api.codec.patch`. Keys that are not listed here are skipped: GA's `include`,

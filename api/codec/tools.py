@@ -42,7 +42,8 @@ Choice: TypeAlias = str | WireChoice | UnsetType | None
 
 
 def tools(given: Tools, context: CodecContext, param: str) -> tuple[Tool, ...] | UnsetType:
-    """Give the functions that the model may call; None means none.
+    """
+    Give the functions that the model may call; None means none.
 
     Raises:
         CodecError: a tool that is no function, has no name, or a name that another one has.
@@ -67,7 +68,8 @@ def _tool(given: WireTool, context: CodecContext, param: str) -> Tool:
 
 
 def tool_choice(given: Choice, context: CodecContext, param: str) -> str | JsonObject | UnsetType:
-    """Give what is said about calling tools; None means the default.
+    """
+    Give what is said about calling tools; None means the default.
 
     Raises:
         CodecError: no such choice.

@@ -41,7 +41,8 @@ def token_limit(given: int | str | UnsetType | None) -> int | UnsetType | None:
 
 
 def modality(given: Modalities, model: str, context: CodecContext, param: str) -> Modality | UnsetType:
-    """Give what responses are made of: audio always has its text, so both together mean audio.
+    """
+    Give what responses are made of: audio always has its text, so both together mean audio.
 
     GA clients name one of them. Beta's and duplex clients name both for audio.
 

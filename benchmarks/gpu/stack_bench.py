@@ -48,30 +48,22 @@ _GREEDY = UnitSampling(max_tokens=1)
 
 
 class SharedPlugin(FramesLmPlugin):
-    """
-    A worker's plugin on an engine that others use too: it neither loads nor stops it.
-    """
+    """A worker's plugin on an engine that others use too: it neither loads nor stops it."""
 
     def __init__(self, settings: FramesLmSettings, engine: Engine) -> None:
         super().__init__(settings)
         self._shared = engine
 
     async def start(self) -> None:
-        """
-        Take the engine that is there.
-        """
+        """Take the engine that is there."""
         self.use(self._shared)
 
     async def aclose(self) -> None:
-        """
-        Leave the engine to the others.
-        """
+        """Leave the engine to the others."""
 
 
 async def engine_alone(engine: Engine, sessions: int, options: argparse.Namespace) -> None:
-    """
-    Measure streams without anything around them: as fast as they go, and in real time.
-    """
+    """Measure streams without anything around them: as fast as they go, and in real time."""
     context = [7 + at % 300 for at in range(options.context)]
     streams = [engine.open(f"stream {number}", context) for number in range(sessions)]
     began = time.perf_counter()
@@ -118,9 +110,7 @@ async def _in_real_time(streams: list[EngineStream], units: int, *, spread: bool
 
 
 class Bench:
-    """
-    The whole stack around one loaded engine.
-    """
+    """The whole stack around one loaded engine."""
 
     def __init__(
         self, engine: Engine, settings: FramesLmSettings, url: str, options: argparse.Namespace
@@ -131,9 +121,7 @@ class Bench:
         self._options = options
 
     async def stack(self, sessions: int) -> None:
-        """
-        Measure so many sessions through one worker.
-        """
+        """Measure so many sessions through one worker."""
         async with open_store(self._url) as store:
             worker = Worker(store, self._plugin(), self._worker_settings("worker-a"))
             serving = asyncio.create_task(worker.run())
@@ -142,9 +130,7 @@ class Bench:
             await serving
 
     async def failover(self, sessions: int) -> None:
-        """
-        Measure how soon a second worker goes on with so many sessions.
-        """
+        """Measure how soon a second worker goes on with so many sessions."""
         async with open_store(self._url) as one, open_store(self._url) as other:
             doomed = Worker(one, self._plugin(), self._worker_settings("worker-a"))
             heir = Worker(other, self._plugin(), self._worker_settings("worker-b"))
@@ -192,9 +178,7 @@ class Bench:
 
 
 async def run(options: argparse.Namespace) -> None:
-    """
-    Load the model once, then measure each number of sessions.
-    """
+    """Load the model once, then measure each number of sessions."""
     counts = [int(count) for count in options.sessions.split(",")]
     failovers = [int(count) for count in options.failovers.split(",") if count]
     with tempfile.TemporaryDirectory() as folder:
@@ -232,9 +216,7 @@ async def run(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """
-    Read the command line and run.
-    """
+    """Read the command line and run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -41,9 +41,7 @@ _SEED_WORKER = "worker-before"
 
 
 def chunks() -> list[bytes]:
-    """
-    Give units of noise as PCM16, as loud as speech is.
-    """
+    """Give units of noise as PCM16, as loud as speech is."""
     noise = np.random.default_rng(1)
     return [
         (noise.standard_normal(UNIT_SAMPLES) * loudness).astype("<i2").tobytes()
@@ -52,9 +50,7 @@ def chunks() -> list[bytes]:
 
 
 class Session:
-    """
-    One session, and the numbers of what was appended to it.
-    """
+    """One session, and the numbers of what was appended to it."""
 
     def __init__(self, store: EventStore, profile: ModelProfile) -> None:
         self.session_id = new_session_id()
@@ -67,9 +63,7 @@ class Session:
         self._n = 0
 
     async def seed(self, units: int, vocabulary: int) -> None:
-        """
-        Open the session and give it a past: units of silence in which the model only listened.
-        """
+        """Open the session and give it a past: units of silence in which the model only listened."""
         config = SessionConfig(self._profile.model, auto_response=True)
         opened = ev.SessionOpened(
             self.session_id, self._profile, config, Limits(), Way.DUPLEX, Dialect.GA, REDUCER_VERSION
@@ -94,24 +88,18 @@ class Session:
         await self._writer.flush()
 
     async def assign(self, worker: str) -> None:
-        """
-        Assign the next generation.
-        """
+        """Assign the next generation."""
         self.generation += 1
         await self._store.hold(worker, slot_member(self.session_id, self.generation), None)
         self._append(ev.WorkerAssigned(worker, self.generation))
 
     def speak(self, audio: bytes) -> None:
-        """
-        Append a unit of input.
-        """
+        """Append a unit of input."""
         self._n += 1
         self._append(cmd.AppendAudio(audio), Stamp(Role.CLIENT, 1, self._n))
 
     async def until_answered(self, audio: bytes) -> None:
-        """
-        Append a unit of input and wait until it was worked on: the context is there.
-        """
+        """Append a unit of input and wait until it was worked on: the context is there."""
         self.speak(audio)
         await self._writer.flush()
         while (entries := await self.entries())[-1].kind != "unit":  # noqa: ASYNC110 - one reader is enough
@@ -119,18 +107,14 @@ class Session:
         self.cursor = entries[-1].at
 
     async def close(self) -> None:
-        """
-        End the session.
-        """
+        """End the session."""
         self._n += 1
         self._append(cmd.CloseSession(), Stamp(Role.CLIENT, 1, self._n))
         await self._writer.flush()
         self._writer.close()
 
     async def entries(self) -> list[Seen]:
-        """
-        Give what came after the cursor.
-        """
+        """Give what came after the cursor."""
         read = await self._store.read(self.session_id, self.cursor, limit=100_000)
         return [_seen(entry.id, entry.data) for entry in read]
 
@@ -139,9 +123,7 @@ class Session:
 
 
 class Seen(NamedTuple):
-    """
-    An entry, as far as it is of interest.
-    """
+    """An entry, as far as it is of interest."""
 
     at: EntryId
     kind: str
@@ -164,9 +146,7 @@ def _seen(at: EntryId, data: bytes) -> Seen:
 
 
 def quantiles(values: Sequence[float]) -> dict[str, float]:
-    """
-    Give the middle, the worst of a hundred, and the worst.
-    """
+    """Give the middle, the worst of a hundred, and the worst."""
     if not values:
         return {}
     ordered = sorted(values)
@@ -200,9 +180,7 @@ async def speak(sessions: list[Session], units: int, *, spread: bool) -> float:
 
 
 async def measured(sessions: list[Session], units: int, *, spread: bool) -> dict[str, Any]:
-    """
-    Speak, and read afterwards how long each unit took.
-    """
+    """Speak, and read afterwards how long each unit took."""
     await speak(sessions, _WARM_UP_UNITS, spread=spread)
     await asyncio.sleep(0.5)
     for session in sessions:
@@ -233,9 +211,7 @@ async def measured(sessions: list[Session], units: int, *, spread: bool) -> dict
 
 
 async def failed_over(store: EventStore, sessions: list[Session]) -> dict[str, Any]:
-    """
-    Have the worker killed while all speak, assign the other one at once, and see when each goes on.
-    """
+    """Have the worker killed while all speak, assign the other one at once, and see when each goes on."""
     await speak(sessions, _WARM_UP_UNITS, spread=True)
     print("kill", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
@@ -258,9 +234,7 @@ async def failed_over(store: EventStore, sessions: list[Session]) -> dict[str, A
 
 
 async def run(options: argparse.Namespace) -> None:
-    """
-    Make the sessions, then measure.
-    """
+    """Make the sessions, then measure."""
     profile = msgspec.json.decode(options.profile, type=ModelProfile)
     async with open_store(options.store) as store:
         sessions = [Session(store, profile) for _ in range(options.sessions)]
@@ -286,9 +260,7 @@ async def run(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """
-    Read the command line and run.
-    """
+    """Read the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", required=True)
     parser.add_argument("--profile", required=True, help="the model's profile, as JSON")

@@ -1,6 +1,4 @@
-"""
-What the engine asks of vLLM, and nothing more: the seam behind which the versions differ.
-"""
+"""What the engine asks of vLLM, and nothing more: the seam behind which the versions differ."""
 
 from __future__ import annotations
 
@@ -11,27 +9,21 @@ from gpu_worker.engine.sampling import UnitSampling
 
 
 class Chunk(NamedTuple):
-    """
-    Tokens to compute, and how to go on from them. The list is the backend's to keep and to change.
-    """
+    """Tokens to compute, and how to go on from them. The list is the backend's to keep and to change."""
 
     token_ids: list[int]
     sampling: UnitSampling
 
 
 class Sampled(NamedTuple):
-    """
-    Tokens that came out of a chunk; `ends_chunk`: they are its last.
-    """
+    """Tokens that came out of a chunk; `ends_chunk`: they are its last."""
 
     token_ids: Sequence[int]
     ends_chunk: bool
 
 
 class KvBudget(NamedTuple):
-    """
-    What the KV cache holds.
-    """
+    """What the KV cache holds."""
 
     blocks: int
     block_tokens: int
@@ -47,9 +39,7 @@ class KvBudget(NamedTuple):
 
 
 class Tokenizer(Protocol):
-    """
-    What is asked of a checkpoint's tokenizer.
-    """
+    """What is asked of a checkpoint's tokenizer."""
 
     special_tokens: Sequence[str]
     """What no user may write."""
@@ -59,15 +49,11 @@ class Tokenizer(Protocol):
     """What an answer ends with; may be empty."""
 
     def encode(self, text: str) -> list[int]:
-        """
-        Give the tokens of a text; special tokens in it are recognised, and none are added.
-        """
+        """Give the tokens of a text; special tokens in it are recognised, and none are added."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """
-        Give the text of tokens, without special ones. Bytes that are no character give U+FFFD.
-        """
+        """Give the text of tokens, without special ones. Bytes that are no character give U+FFFD."""
         ...
 
     def render(self, conversation: Sequence[Mapping[str, str]]) -> str | None:
@@ -84,29 +70,21 @@ class Tokenizer(Protocol):
 
 
 class Backend(Protocol):
-    """
-    One loaded engine.
-    """
+    """One loaded engine."""
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """
-        The checkpoint's tokenizer.
-        """
+        """The checkpoint's tokenizer."""
         ...
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """
-        What ends an answer, by the checkpoint's own account.
-        """
+        """What ends an answer, by the checkpoint's own account."""
         ...
 
     @property
     def vocabulary(self) -> int:
-        """
-        How many tokens the model knows.
-        """
+        """How many tokens the model knows."""
         ...
 
     def generate(
@@ -125,15 +103,11 @@ class Backend(Protocol):
         ...
 
     def kv_budget(self) -> KvBudget:
-        """
-        Give what the KV cache holds.
-        """
+        """Give what the KV cache holds."""
         ...
 
     def requests(self) -> int:
-        """
-        Give how many requests the engine knows, waiting ones included.
-        """
+        """Give how many requests the engine knows, waiting ones included."""
         ...
 
     async def is_empty(self) -> bool:
@@ -146,13 +120,9 @@ class Backend(Protocol):
         ...
 
     async def failed(self) -> str:
-        """
-        Wait until the engine's process is gone, and tell why.
-        """
+        """Wait until the engine's process is gone, and tell why."""
         ...
 
     def shutdown(self) -> None:
-        """
-        Stop the engine's process.
-        """
+        """Stop the engine's process."""
         ...

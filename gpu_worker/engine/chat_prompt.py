@@ -1,6 +1,4 @@
-"""
-A conversation as the tokens of a prompt, with the model's own words exactly as it said them.
-"""
+"""A conversation as the tokens of a prompt, with the model's own words exactly as it said them."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ _PLACE = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
 
 
 class Prompt(NamedTuple):
-    """
-    A whole context, up to where the model is to speak.
-    """
+    """A whole context, up to where the model is to speak."""
 
     token_ids: tuple[int, ...]
     answers: tuple[Answer, ...]
@@ -92,9 +88,7 @@ class ChatPrompt:
         return messages
 
     def _messages(self, history: Sequence[Item], held: ContextTokens) -> Iterator[_Message]:
-        """
-        Give the messages that have words; calls and their outputs have none that this model knows of.
-        """
+        """Give the messages that have words; calls and their outputs have none that this model knows of."""
         for item in history:
             if item.item_type is not ItemType.MESSAGE or item.role is None:
                 continue
@@ -105,9 +99,7 @@ class ChatPrompt:
                 yield _Message(item.role.value, text, item.item_id, exact, response_id)
 
     def _exact(self, item: Item, response_id: str, held: ContextTokens) -> tuple[int, ...]:
-        """
-        Give the tokens of an answer that was heard whole and stands in the context; none otherwise.
-        """
+        """Give the tokens of an answer that was heard whole and stands in the context; none otherwise."""
         whole = item.status is ItemStatus.COMPLETED and all(part.heard_samples is None for part in item.parts)
         if item.role is not Role.ASSISTANT or not whole:
             return ()
@@ -140,9 +132,7 @@ class ChatPrompt:
         return tuple(self._tokenizer.encode(text))
 
     def _rendered(self, messages: Sequence[_Message], exact: Sequence[_Message]) -> str:
-        """
-        Give the template's text, with a numbered place for each exact answer.
-        """
+        """Give the template's text, with a numbered place for each exact answer."""
         places = {id(message): f"{_OPEN}{number}{_CLOSE}" for number, message in enumerate(exact)}
         conversation = [
             {"role": message.role, "content": places.get(id(message), message.content)}
@@ -152,9 +142,7 @@ class ChatPrompt:
         return self._transcript(conversation) if rendered is None else rendered
 
     def _transcript(self, conversation: list[dict[str, str]]) -> str:
-        """
-        Give a plain transcript, for checkpoints without a template for this conversation.
-        """
+        """Give a plain transcript, for checkpoints without a template for this conversation."""
         ending = {"assistant": self._tokenizer.ending}
         lines = [
             f"{message['role'].capitalize()}: {message['content']}{ending.get(message['role'], '')}\n"
@@ -164,9 +152,7 @@ class ChatPrompt:
 
 
 def _without_oldest_turn(messages: list[_Message]) -> list[_Message]:
-    """
-    Give the messages from the second user's message on; none if there is no second one.
-    """
+    """Give the messages from the second user's message on; none if there is no second one."""
     for index, message in enumerate(messages[1:], start=1):
         if message.role == Role.USER.value:
             return messages[index:]

@@ -26,9 +26,7 @@ WHOLE_EVERY = 128
 
 
 class Answer(Struct, frozen=True, array_like=True):
-    """
-    Where the model's own words of one response stand in the context: tokens [start, end).
-    """
+    """Where the model's own words of one response stand in the context: tokens [start, end)."""
 
     response_id: str
     start: int
@@ -70,24 +68,18 @@ class ContextTokens(Struct, frozen=True):
 
     @property
     def answering(self) -> str | None:
-        """
-        The response whose answer stands at the end.
-        """
+        """The response whose answer stands at the end."""
         return self.answers[-1].response_id if self.answers else None
 
     def answer(self, response_id: str) -> tuple[int, ...]:
-        """
-        Give the tokens that the model said for a response; none if none stand in the context.
-        """
+        """Give the tokens that the model said for a response; none if none stand in the context."""
         for answer in reversed(self.answers):
             if answer.response_id == response_id:
                 return self.token_ids[answer.start : answer.end]
         return ()
 
     def whole(self) -> Fed:
-        """
-        Give the record of a unit before which nothing was fed, but that names the whole context.
-        """
+        """Give the record of a unit before which nothing was fed, but that names the whole context."""
         return Fed(0, self.token_ids, self.answers, self.first_item)
 
     def after(self, fed: Fed | None, response_id: str | None, said: Sequence[int]) -> ContextTokens:
@@ -109,18 +101,14 @@ class ContextTokens(Struct, frozen=True):
 
 
 def _extended(answers: tuple[Answer, ...], response_id: str, at: int, tokens: int) -> tuple[Answer, ...]:
-    """
-    Let the answer that is being given grow, or begin.
-    """
+    """Let the answer that is being given grow, or begin."""
     if answers and answers[-1].response_id == response_id and answers[-1].end == at:
         return (*answers[:-1], replace(answers[-1], end=at + tokens))
     return (*answers, Answer(response_id, at, at + tokens))
 
 
 def encode_fed(fed: Fed | None) -> bytes:
-    """
-    Give a unit's codes.
-    """
+    """Give a unit's codes."""
     return b"" if fed is None else _encoder.encode(fed)
 
 
@@ -175,8 +163,6 @@ def _after_unit(tokens: ContextTokens, fed: Fed | None, unit: ModelUnitCompleted
 
 
 def shared_tokens(one: Sequence[int], other: Sequence[int]) -> int:
-    """
-    Give how many tokens two contexts begin with in common.
-    """
+    """Give how many tokens two contexts begin with in common."""
     shortest = min(len(one), len(other))
     return next((at for at in range(shortest) if one[at] != other[at]), shortest)

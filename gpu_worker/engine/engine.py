@@ -1,6 +1,4 @@
-"""
-The engine of one worker process: one loaded model, and the streams that run in it.
-"""
+"""The engine of one worker process: one loaded model, and the streams that run in it."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ _VLLM_BACKEND = "gpu_worker.engine.vllm_backend"
 
 
 class EngineStats(NamedTuple):
-    """
-    What the engine is doing.
-    """
+    """What the engine is doing."""
 
     streams: int
     """Open streams."""
@@ -73,51 +69,37 @@ class Engine:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """
-        The checkpoint's tokenizer.
-        """
+        """The checkpoint's tokenizer."""
         return self._backend.tokenizer
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """
-        The tokens that end an answer, by the checkpoint's own account.
-        """
+        """The tokens that end an answer, by the checkpoint's own account."""
         return self._backend.stop_token_ids
 
     @property
     def vocabulary(self) -> int:
-        """
-        How many tokens the model knows.
-        """
+        """How many tokens the model knows."""
         return self._backend.vocabulary
 
     @property
     def window_tokens(self) -> int:
-        """
-        What one context may hold.
-        """
+        """What one context may hold."""
         return self._settings.window_tokens
 
     @property
     def kv_budget(self) -> KvBudget:
-        """
-        What the KV cache holds.
-        """
+        """What the KV cache holds."""
         return self._backend.kv_budget()
 
     @property
     def capacity(self) -> int:
-        """
-        Sessions that can be promised their whole window at once: what the worker may advertise.
-        """
+        """Sessions that can be promised their whole window at once: what the worker may advertise."""
         return min(self._settings.max_sessions, self.kv_budget.sessions(self.window_tokens))
 
     @property
     def stats(self) -> EngineStats:
-        """
-        What the engine is doing now.
-        """
+        """What the engine is doing now."""
         computed = sum(stream.computed for stream in self._streams)
         return EngineStats(len(self._streams), self._backend.requests(), computed)
 
@@ -148,9 +130,7 @@ class Engine:
         return stream
 
     async def is_empty(self) -> bool:
-        """
-        Tell whether nothing is left of any stream. What prefix caching kept is given up by asking.
-        """
+        """Tell whether nothing is left of any stream. What prefix caching kept is given up by asking."""
         return not self._backend.requests() and await self._backend.is_empty()
 
     async def failed(self) -> str:
@@ -162,9 +142,7 @@ class Engine:
         return await self._backend.failed()
 
     async def aclose(self) -> None:
-        """
-        Close every stream, then stop the engine.
-        """
+        """Close every stream, then stop the engine."""
         try:
             for stream in list(self._streams):
                 await stream.aclose()
@@ -172,7 +150,5 @@ class Engine:
             self.shutdown()
 
     def shutdown(self) -> None:
-        """
-        Stop the engine's process at once.
-        """
+        """Stop the engine's process at once."""
         self._backend.shutdown()

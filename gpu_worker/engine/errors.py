@@ -15,9 +15,7 @@ from gpu_worker.errors import ModelError
 
 
 class EngineError(ModelError):
-    """
-    Base of the engine's errors; the worker journals each as a failure of the session's model.
-    """
+    """Base of the engine's errors; the worker journals each as a failure of the session's model."""
 
 
 class EngineDied(EngineError):
@@ -27,15 +25,11 @@ class EngineDied(EngineError):
 
 
 class StreamClosed(EngineError):
-    """
-    The stream is over. After this a new one has to be opened.
-    """
+    """The stream is over. After this a new one has to be opened."""
 
 
 class TooLong(EngineError):
-    """
-    `tokens` in the context, where the model holds `limit`.
-    """
+    """`tokens` in the context, where the model holds `limit`."""
 
     def __init__(self, tokens: int, limit: int) -> None:
         super().__init__(f"{tokens} tokens in the context, and the model holds {limit}")
@@ -44,6 +38,4 @@ class TooLong(EngineError):
 
 
 class EngineRefused(EngineError):
-    """
-    The engine does not accept a request, or gave it up.
-    """
+    """The engine does not accept a request, or gave it up."""

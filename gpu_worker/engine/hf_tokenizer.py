@@ -1,6 +1,4 @@
-"""
-A checkpoint's tokenizer, as Hugging Face's `transformers` loads it. Needs what vLLM brings along.
-"""
+"""A checkpoint's tokenizer, as Hugging Face's `transformers` loads it. Needs what vLLM brings along."""
 
 from __future__ import annotations
 
@@ -27,15 +25,11 @@ class HfTokenizer:
         self.ending_id: int | None = self._tokenizer.eos_token_id
 
     def encode(self, text: str) -> list[int]:
-        """
-        Give the tokens of a text.
-        """
+        """Give the tokens of a text."""
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """
-        Give the text of tokens, as it is: nothing is tidied, so that pieces fit together.
-        """
+        """Give the text of tokens, as it is: nothing is tidied, so that pieces fit together."""
         return str(
             self._tokenizer.decode(
                 list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False

@@ -1,6 +1,4 @@
-"""
-How a unit's tokens are chosen, and the seed that makes the choice the same on every machine.
-"""
+"""How a unit's tokens are chosen, and the seed that makes the choice the same on every machine."""
 
 from __future__ import annotations
 
@@ -33,8 +31,6 @@ class UnitSampling(Struct, frozen=True, kw_only=True):
 
 
 def unit_seed(session_id: str, unit: int) -> int:
-    """
-    Give the seed of a unit: whoever works on it draws the same. 63 bits.
-    """
+    """Give the seed of a unit: whoever works on it draws the same. 63 bits."""
     digest = blake2b(f"{session_id}:{unit}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

@@ -23,20 +23,14 @@ Draw = Callable[[list[int], torch.Tensor], torch.Tensor]
 
 
 class SeededDraw(AdapterLogitsProcessor):  # type: ignore[misc]  # no vLLM where types are checked
-    """
-    Changes the logits of requests that carry `duplex_draw`, as `vllm_backend` fills it.
-    """
+    """Changes the logits of requests that carry `duplex_draw`, as `vllm_backend` fills it."""
 
     def is_argmax_invariant(self) -> bool:
-        """
-        No: it decides what the greatest is.
-        """
+        """No: it decides what the greatest is."""
         return False
 
     def new_req_logits_processor(self, params: SamplingParams) -> Draw | None:
-        """
-        Give what draws for one chunk, if it asks for that.
-        """
+        """Give what draws for one chunk, if it asks for that."""
         draw = (params.extra_args or {}).get("duplex_draw")
         if draw is None:
             return None

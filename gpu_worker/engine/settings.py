@@ -1,6 +1,4 @@
-"""
-How the engine is started; fixed for the life of the worker.
-"""
+"""How the engine is started; fixed for the life of the worker."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ from gpu_worker.errors import ModelError
 
 
 class EngineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """
-    What an operator decides about the engine. Everything else is the model's, or vLLM's default.
-    """
+    """What an operator decides about the engine. Everything else is the model's, or vLLM's default."""
 
     checkpoint: str
     """A folder, or a name that Hugging Face's hub knows: configuration, tokenizer, weights."""

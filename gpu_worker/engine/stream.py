@@ -1,6 +1,4 @@
-"""
-One session's request in the engine: fed unit by unit, with its KV kept in between.
-"""
+"""One session's request in the engine: fed unit by unit, with its KV kept in between."""
 
 from __future__ import annotations
 
@@ -61,16 +59,12 @@ class EngineStream:
 
     @property
     def computed(self) -> int:
-        """
-        Tokens of the context that are in the KV cache.
-        """
+        """Tokens of the context that are in the KV cache."""
         return self._computed
 
     @property
     def length(self) -> int:
-        """
-        Tokens of the context, with those that wait for the next chunk.
-        """
+        """Tokens of the context, with those that wait for the next chunk."""
         return self._computed + len(self._waiting)
 
     @property
@@ -82,9 +76,7 @@ class EngineStream:
 
     @property
     def is_closed(self) -> bool:
-        """
-        Whether the stream is over.
-        """
+        """Whether the stream is over."""
         return self._closed
 
     async def prefill(self) -> None:

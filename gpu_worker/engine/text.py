@@ -1,6 +1,4 @@
-"""
-The text of an answer, piece by piece.
-"""
+"""The text of an answer, piece by piece."""
 
 from __future__ import annotations
 

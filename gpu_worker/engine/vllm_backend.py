@@ -51,9 +51,7 @@ _SEEDED_DRAW = "gpu_worker.engine.seeded:SeededDraw"
 
 
 class _Llm(AsyncLLM):  # type: ignore[misc]  # no vLLM where types are checked
-    """
-    Stopped by `VllmBackend.shutdown` alone.
-    """
+    """Stopped by `VllmBackend.shutdown` alone."""
 
     def __del__(self) -> None:
         """
@@ -62,9 +60,7 @@ class _Llm(AsyncLLM):  # type: ignore[misc]  # no vLLM where types are checked
 
 
 class VllmBackend:
-    """
-    One `AsyncLLM` with its engine process; lives from `start` to `shutdown`.
-    """
+    """One `AsyncLLM` with its engine process; lives from `start` to `shutdown`."""
 
     def __init__(self, llm: AsyncLLM, settings: EngineSettings, *, draws_itself: bool) -> None:
         self._llm = llm
@@ -97,16 +93,12 @@ class VllmBackend:
 
     @cached_property
     def tokenizer(self) -> HfTokenizer:
-        """
-        The checkpoint's tokenizer.
-        """
+        """The checkpoint's tokenizer."""
         return HfTokenizer(self._settings.checkpoint)
 
     @cached_property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """
-        What ends an answer, by the tokenizer and by the generation configuration.
-        """
+        """What ends an answer, by the tokenizer and by the generation configuration."""
         model = self._llm.model_config
         named: int | list[int] | None = model.try_get_generation_config().get("eos_token_id")
         stops = set(named) if isinstance(named, list) else {named}
@@ -115,18 +107,14 @@ class VllmBackend:
 
     @property
     def vocabulary(self) -> int:
-        """
-        How many tokens the model knows.
-        """
+        """How many tokens the model knows."""
         size: int = self._llm.model_config.get_vocab_size()
         return size
 
     async def generate(
         self, chunks: AsyncGenerator[Chunk, None], request_id: str, salt: str | None
     ) -> AsyncGenerator[Sampled, None]:
-        """
-        Run one request that is fed chunk by chunk; see `Backend.generate`.
-        """
+        """Run one request that is fed chunk by chunk; see `Backend.generate`."""
         run = self._run if self._chunks_count else self._run_token_by_token
         async with aclosing(run(chunks, request_id, salt)) as outputs:
             async for sampled in outputs:
@@ -170,23 +158,17 @@ class VllmBackend:
             raise EngineRefused(f"request {request_id}: {error.__cause__ or error}") from error
 
     def kv_budget(self) -> KvBudget:
-        """
-        What the KV cache holds.
-        """
+        """What the KV cache holds."""
         cache = self._llm.vllm_config.cache_config
         return KvBudget(cache.num_gpu_blocks or 0, cache.block_size)
 
     def requests(self) -> int:
-        """
-        Requests that vLLM knows, waiting ones included.
-        """
+        """Requests that vLLM knows, waiting ones included."""
         known: int = self._llm.output_processor.get_num_unfinished_requests()
         return known
 
     async def is_empty(self) -> bool:
-        """
-        Whether no request holds any KV: only then the prefix cache can be reset.
-        """
+        """Whether no request holds any KV: only then the prefix cache can be reset."""
         try:
             reset: bool = await self._llm.reset_prefix_cache()
         except EngineDeadError as error:
@@ -202,9 +184,7 @@ class VllmBackend:
         return "the engine's process is gone"
 
     def shutdown(self) -> None:
-        """
-        Stop the engine's process.
-        """
+        """Stop the engine's process."""
         self._llm.shutdown()
 
     async def _inputs(
@@ -289,7 +269,5 @@ def _chunks_count() -> bool:
 
 
 def _has_stateless_seeds(config: VllmConfig) -> bool:
-    """
-    Tell whether a chunk's seed counts: the second model runner draws by seed and position.
-    """
+    """Tell whether a chunk's seed counts: the second model runner draws by seed and position."""
     return bool(getattr(config, "use_v2_model_runner", False))

@@ -1,6 +1,4 @@
-"""
-The contract of a speech model: one for all sessions, it tells how likely a frame holds speech.
-"""
+"""The contract of a speech model: one for all sessions, it tells how likely a frame holds speech."""
 
 from __future__ import annotations
 

@@ -33,9 +33,7 @@ _POWER_LEAST: Final = 1e-12
 
 
 class EnergyModel(SpeechModel):
-    """
-    Needs no package. A session's state: level of its background (dBFS), and 1 if it has one.
-    """
+    """Needs no package. A session's state: level of its background (dBFS), and 1 if it has one."""
 
     name = "energy"
     sample_rate_hz = 16_000
@@ -43,9 +41,7 @@ class EnergyModel(SpeechModel):
     state_size = 2
 
     def judge(self, states: Pcm, frames: Pcm) -> tuple[Pcm, Pcm]:
-        """
-        Compare each frame, without its DC part, with the background known before it.
-        """
+        """Compare each frame, without its DC part, with the background known before it."""
         wide = frames.astype(np.float64)
         wide -= wide.mean(axis=1, keepdims=True)
         level = 10 * np.log10(np.square(wide).mean(axis=1) + _POWER_LEAST)

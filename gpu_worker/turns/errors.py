@@ -12,9 +12,7 @@ from gpu_worker.errors import WorkerError
 
 
 class DetectionFailed(WorkerError):
-    """
-    Speech is no longer detected in this worker; `reason` is for operators.
-    """
+    """Speech is no longer detected in this worker; `reason` is for operators."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -25,9 +23,7 @@ class DetectionFailed(WorkerError):
 
 
 class SpeechModelUnavailable(WorkerError):
-    """
-    The speech model `name` cannot be loaded; `reason` says what is missing.
-    """
+    """The speech model `name` cannot be loaded; `reason` says what is missing."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(name, reason)

@@ -53,18 +53,14 @@ class FrameGrid:
         return first if self._is_identity else self._block_begin(first)
 
     def end(self, frame: int) -> int:
-        """
-        Number of the first input sample that a frame does not need.
-        """
+        """Number of the first input sample that a frame does not need."""
         last = (frame + 1) * self.clock.frame_samples
         if self._is_identity:
             return last
         return self._block_begin(last - _BLOCK) + _width(self._up, self._down)
 
     def frames_before(self, sample: int) -> int:
-        """
-        How many frames can be made of the input before `sample`.
-        """
+        """How many frames can be made of the input before `sample`."""
         about = max(0, sample - self._reach) * self._up // self._down // self.clock.frame_samples
         count = max(0, about - 1)  # surely not too many: the widths of blocks round up by less than a frame
         while self.end(count) <= sample:
@@ -72,9 +68,7 @@ class FrameGrid:
         return count
 
     def first_frame(self, sample: int) -> int:
-        """
-        Number of the first frame that needs nothing of the input before `sample`.
-        """
+        """Number of the first frame that needs nothing of the input before `sample`."""
         if sample <= 0:
             return 0
         frame = samples_within(sample, self._down, self._up) // self.clock.frame_samples
@@ -83,15 +77,11 @@ class FrameGrid:
         return frame
 
     def frame_from(self, sample: int) -> int:
-        """
-        Number of the first frame that begins at or after `sample`.
-        """
+        """Number of the first frame that begins at or after `sample`."""
         return -(-samples_within(sample, self._down, self._up) // self.clock.frame_samples)
 
     def input_sample(self, model_sample: int) -> int:
-        """
-        Number of the first input sample at or after a sample at the model's rate.
-        """
+        """Number of the first input sample at or after a sample at the model's rate."""
         return samples_within(model_sample, self._up, self._down)
 
     def make(self, frame: int, pcm: Pcm) -> Pcm:
@@ -125,9 +115,7 @@ def _reach(up: int, down: int) -> int:
 
 
 def _width(up: int, down: int) -> int:
-    """
-    Input samples that a block needs, whatever its phase.
-    """
+    """Input samples that a block needs, whatever its phase."""
     return 2 * _reach(up, down) + (up - 1 + (_BLOCK - 1) * down) // up
 
 

@@ -1,6 +1,4 @@
-"""
-The speech models by name.
-"""
+"""The speech models by name."""
 
 from __future__ import annotations
 

@@ -17,9 +17,7 @@ from gpu_worker.turns.settings import DetectionSettings
 
 
 class SpeechEdge(NamedTuple):
-    """
-    Where the user's speech starts or stops; `sample` counts the session's input.
-    """
+    """Where the user's speech starts or stops; `sample` counts the session's input."""
 
     kind: Literal["started", "stopped"]
     sample: int
@@ -34,9 +32,7 @@ class FrameClock(Struct, frozen=True):
     frame_samples: int
 
     def samples(self, duration_ms: int) -> int:
-        """
-        Samples in a duration, rounded up.
-        """
+        """Samples in a duration, rounded up."""
         return -(-duration_ms * self.sample_rate_hz // 1000)
 
 

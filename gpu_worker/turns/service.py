@@ -1,6 +1,4 @@
-"""
-Keeps a worker's turn detection running: a model that breaks is loaded again, a few times.
-"""
+"""Keeps a worker's turn detection running: a model that breaks is loaded again, a few times."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ class TurnDetectionService:
         self._changed.set()
 
     async def run(self) -> None:
-        """
-        Listen until cancelled; ends early once there is no point in loading the model again.
-        """
+        """Listen until cancelled; ends early once there is no point in loading the model again."""
         last: DetectionFailed | None = None
         for restart in range(_RESTARTS + 1):
             if self._stage is None:

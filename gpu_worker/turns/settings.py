@@ -36,16 +36,12 @@ class DetectionSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def silence_threshold(self) -> float:
-        """
-        Probability below which a frame is silence; between the two a frame is like the one before.
-        """
+        """Probability below which a frame is silence; between the two a frame is like the one before."""
         return max(self.threshold - HYSTERESIS, 0.01)
 
     @property
     def lookback_ms(self) -> int:
-        """
-        How much earlier audio a new owner listens to again: to settle, and to know a pause's age.
-        """
+        """How much earlier audio a new owner listens to again: to settle, and to know a pause's age."""
         return SETTLE_MS + self.silence_ms + 500
 
 

@@ -55,9 +55,7 @@ class SileroModel(SpeechModel):
         self._rate = np.array(self.sample_rate_hz, np.int64)
 
     def judge(self, states: Pcm, frames: Pcm) -> tuple[Pcm, Pcm]:
-        """
-        Run the network once for all sessions.
-        """
+        """Run the network once for all sessions."""
         count = len(frames)
         recurrent = states[:, :_RECURRENT].reshape(count, _LAYERS, _WIDTH).transpose(1, 0, 2)
         inputs = {
@@ -71,9 +69,7 @@ class SileroModel(SpeechModel):
 
 
 def _network_path() -> Path:
-    """
-    Find the file without importing its package.
-    """
+    """Find the file without importing its package."""
     spec = importlib.util.find_spec("silero_vad")
     if spec is None or not spec.submodule_search_locations:
         raise SpeechModelUnavailable(SileroModel.name, "silero-vad is not installed")

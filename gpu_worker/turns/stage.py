@@ -51,9 +51,7 @@ class Hearing(Struct, frozen=True):
 
 
 class _Ear:
-    """
-    What the model remembers of a session; belongs to the round that is running, if it takes part.
-    """
+    """What the model remembers of a session; belongs to the round that is running, if it takes part."""
 
     def __init__(self, model: SpeechModel, segments: SegmenterState) -> None:
         self.memory: Pcm = np.zeros(model.state_size, np.float32)
@@ -61,9 +59,7 @@ class _Ear:
 
 
 class _Slice(NamedTuple):
-    """
-    One session's part of a round: frames [first, first + frames), and the input from the first one on.
-    """
+    """One session's part of a round: frames [first, first + frames), and the input from the first one on."""
 
     turns: Turns
     ear: _Ear
@@ -113,23 +109,17 @@ class Turns:
 
     @property
     def fed_to(self) -> int:
-        """
-        Number of the sample that `feed` takes next.
-        """
+        """Number of the sample that `feed` takes next."""
         return self._fed_to
 
     @property
     def complete_to(self) -> int:
-        """
-        Number of the first sample that no frame with an outcome holds.
-        """
+        """Number of the first sample that no frame with an outcome holds."""
         return self._grid.input_sample(self._frame * self._grid.clock.frame_samples)
 
     @property
     def closed(self) -> bool:
-        """
-        Whether nothing more will come, because of `close`.
-        """
+        """Whether nothing more will come, because of `close`."""
         return self._closed
 
     def feed(self, pcm: Pcm) -> None:
@@ -155,15 +145,11 @@ class Turns:
             self._stage.wake(self)
 
     def update(self, settings: DetectionSettings) -> None:
-        """
-        Put other settings in force for the frames that cannot be made of what was fed so far.
-        """
+        """Put other settings in force for the frames that cannot be made of what was fed so far."""
         self._changes.append((max(self._frame, self._grid.frames_before(self._fed_to)), settings))
 
     def take(self) -> list[SpeechEdge]:
-        """
-        Give the edges that were found since the last call.
-        """
+        """Give the edges that were found since the last call."""
         edges, self._edges = self._edges, []
         return edges
 
@@ -195,9 +181,7 @@ class Turns:
             await self._pulse.wait()
 
     def close(self) -> None:
-        """
-        Listen no more. Whoever waits goes on; an edge that was not taken can still be.
-        """
+        """Listen no more. Whoever waits goes on; an edge that was not taken can still be."""
         self._closed = True
         self._chunks.clear()
         self._stage.forget(self)
@@ -207,15 +191,11 @@ class Turns:
 
     @property
     def due_frames(self) -> int:
-        """
-        How many frames have all their input and no outcome.
-        """
+        """How many frames have all their input and no outcome."""
         return 0 if self._closed else self._grid.frames_before(self._fed_to) - self._frame
 
     def cut(self, share: int) -> _Slice:
-        """
-        Give the next frames, at most `share`, and one at least; all under the same settings.
-        """
+        """Give the next frames, at most `share`, and one at least; all under the same settings."""
         while self._changes and self._changes[0][0] <= self._frame:
             self._settings = self._changes.popleft()[1]
         count = min(share, self.due_frames)
@@ -225,9 +205,7 @@ class Turns:
         return _Slice(self, self._ear, self._settings, self._frame, count, pcm)
 
     def deliver(self, frames: int, edges: Sequence[SpeechEdge]) -> None:
-        """
-        Take what a round found in so many frames.
-        """
+        """Take what a round found in so many frames."""
         if not self._closed:
             self._frame += frames
             self._edges.extend(edges)
@@ -236,9 +214,7 @@ class Turns:
                 self._news.fire()
 
     def tell(self) -> None:
-        """
-        Wake whoever waits, to see that the stage has failed.
-        """
+        """Wake whoever waits, to see that the stage has failed."""
         self._pulse.fire()
         if self._news is not None:
             self._news.fire()
@@ -254,9 +230,7 @@ class Turns:
             raise DetectionFailed(self._stage.failure)
 
     def _read(self, begin: int, end: int) -> Pcm:
-        """
-        Give the input [begin, end) and forget the chunks before it.
-        """
+        """Give the input [begin, end) and forget the chunks before it."""
         chunks = self._chunks
         while self._held_from + len(chunks[0]) <= begin:
             self._held_from += len(chunks.popleft())
@@ -330,16 +304,12 @@ class TurnDetectionStage:
     # --- for Turns ------------------------------------------------------------------------------------------
 
     def wake(self, turns: Turns) -> None:
-        """
-        A session has frames to judge.
-        """
+        """A session has frames to judge."""
         self._due[turns] = None
         self._work.set()
 
     def forget(self, turns: Turns) -> None:
-        """
-        A session listens no more.
-        """
+        """A session listens no more."""
         self._sessions.pop(turns, None)
         self._due.pop(turns, None)
 
@@ -365,9 +335,7 @@ class TurnDetectionStage:
 
 
 def _judge(model: SpeechModel, grid: FrameGrid, slices: Sequence[_Slice]) -> list[list[SpeechEdge]]:
-    """
-    Run a round, in the stage's thread: give each slice's edges.
-    """
+    """Run a round, in the stage's thread: give each slice's edges."""
     found: list[list[SpeechEdge]] = [[] for _ in slices]
     for step in range(max(part.frames for part in slices)):
         taking = [(part, edges) for part, edges in zip(slices, found, strict=True) if part.frames > step]

@@ -39,7 +39,8 @@ def new_response(
     options: cmd.ResponseOptions | None = None,
     first: ev.ModelUnitCompleted | None = None,
 ) -> Response:
-    """A response that begins here, with the configuration in force and its own overrides.
+    """
+    A response that begins here, with the configuration in force and its own overrides.
 
     `first` is the unit with which the model began unasked. It may name the format of its audio.
     """

@@ -66,7 +66,8 @@ def client_detached(state: State, body: ev.ClientDetached) -> Changes:
 
 
 def worker_assigned(state: State, body: ev.WorkerAssigned) -> Changes:
-    """The next generation takes over.
+    """
+    The next generation takes over.
 
     One that began to work, had work and did none of it counts against the session: poison. One that died
     while the session waited for its turn does not: something else killed it.
@@ -83,7 +84,8 @@ def worker_assigned(state: State, body: ev.WorkerAssigned) -> Changes:
 
 
 def assignment_declined(state: State, body: ev.AssignmentDeclined) -> Changes:
-    """The worker in office does not want the session, or no longer.
+    """
+    The worker in office does not want the session, or no longer.
 
     It is full or leaves; that is no sign of poison.
     """

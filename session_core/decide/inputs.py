@@ -99,7 +99,8 @@ def speech_started(state: State, body: ev.SpeechStarted) -> Changes:
 
 
 def long_overlap(state: State, heard_to_sample: int) -> Changes:
-    """Interrupt a response that the user has talked over for long enough to be no acknowledgement.
+    """
+    Interrupt a response that the user has talked over for long enough to be no acknowledgement.
 
     That speech is over is told only after turn detection's silence, so until then it may be over.
     """

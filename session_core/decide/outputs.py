@@ -67,7 +67,8 @@ def cancel_response(state: State, body: cmd.CancelResponse) -> Changes:
 
 
 def clear_output(state: State, body: cmd.ClearOutput) -> Changes:
-    """Drop what was not heard.
+    """
+    Drop what was not heard.
 
     Audio that is out already can only be dropped by the client, which is told to.
     """
@@ -191,7 +192,8 @@ def side_output(state: State, body: ev.SideOutput) -> Changes:
 
 
 def ack_playback(state: State, body: cmd.AckPlayback) -> Changes:
-    """Move the ledger; it never goes back and never beyond what was sent.
+    """
+    Move the ledger; it never goes back and never beyond what was sent.
 
     Acks of older responses are harmless.
     """

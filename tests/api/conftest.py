@@ -1,6 +1,4 @@
-"""
-A gateway on a real socket over a store in memory, a waiting client, and a worker that follows a script.
-"""
+"""A gateway on a real socket over a store in memory, a waiting client, and a worker that follows a script."""
 
 from __future__ import annotations
 
@@ -48,9 +46,7 @@ def fast(**changes: Any) -> GatewaySettings:
 
 
 class Client:
-    """
-    One WebSocket; lives until closed.
-    """
+    """One WebSocket; lives until closed."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
@@ -95,9 +91,7 @@ class Client:
 
 
 class Site:
-    """
-    One gateway behind a port.
-    """
+    """One gateway behind a port."""
 
     def __init__(
         self, server: uvicorn.Server, port: int, gateway: Gateway, serving: asyncio.Task[None]
@@ -215,9 +209,7 @@ class Worker:
 
 
 class World:
-    """
-    A store, and what is started on it; all of it ends with the test.
-    """
+    """A store, and what is started on it; all of it ends with the test."""
 
     def __init__(self, server: MemoryServer, stack: AsyncExitStack) -> None:
         self.server = server

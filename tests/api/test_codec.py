@@ -1,6 +1,4 @@
-"""
-The codec's way in: client events to commands, mistakes to codes.
-"""
+"""The codec's way in: client events to commands, mistakes to codes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Connections over real sockets: opening, turns, bad input, closing.
-"""
+"""Connections over real sockets: opening, turns, bad input, closing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-OpenAI's own client against a gateway, and OpenAI's own types as the judge of every event it receives.
-"""
+"""OpenAI's own client against a gateway, and OpenAI's own types as the judge of every event it receives."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The outbox alone: what the journal answers to an attachment, and what comes due.
-"""
+"""The outbox alone: what the journal answers to an attachment, and what comes due."""
 
 from __future__ import annotations
 

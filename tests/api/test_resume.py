@@ -1,6 +1,4 @@
-"""
-Sessions that outlive their sockets, gateways and workers: resume, takeover, slow readers, the reaper.
-"""
+"""Sessions that outlive their sockets, gateways and workers: resume, takeover, slow readers, the reaper."""
 
 from __future__ import annotations
 

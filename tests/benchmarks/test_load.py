@@ -7,9 +7,7 @@ from session_core.fold import Fold
 
 
 def test_the_fold_journal_is_taken_whole() -> None:
-    """
-    The journal that the fold is timed with is a conversation: nothing in it is refused.
-    """
+    """The journal that the fold is timed with is a conversation: nothing in it is refused."""
     fold, silent = Fold(), 0
     for position, data in fold_bench.journal(600):
         fold, reduction = fold.step(position, data)
@@ -22,9 +20,7 @@ def test_the_fold_journal_is_taken_whole() -> None:
 
 @pytest.mark.integration
 async def test_every_frame_of_a_load_comes_back() -> None:
-    """
-    The load generator gets each frame back from a service and from the echo, and reports on both.
-    """
+    """The load generator gets each frame back from a service and from the echo, and reports on both."""
     trip = await round_trip.trip(2, 0.5)
 
     row = report.row(2, [trip])

@@ -1,6 +1,4 @@
-"""
-After the run: what each client was told and what it said, against its session's journal.
-"""
+"""After the run: what each client was told and what it said, against its session's journal."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ _DELTA = re.compile(r'"delta":"[^"]*"')
 
 
 class Account(Struct):
-    """
-    What was found, of one session or of all.
-    """
+    """What was found, of one session or of all."""
 
     events: int = 0
     """Numbered events that arrived, all connections together."""
@@ -52,15 +48,11 @@ class Account(Struct):
 
     @property
     def sound(self) -> bool:
-        """
-        Nothing is wrong.
-        """
+        """Nothing is wrong."""
         return not (self.lost or self.duplicated or self.out_of_order or self.altered or self.problems)
 
     def add(self, other: Account) -> None:
-        """
-        Count another one in.
-        """
+        """Count another one in."""
         self.events += other.events
         self.lost += other.lost
         self.duplicated += other.duplicated
@@ -74,9 +66,7 @@ class Account(Struct):
 
 
 class _Told(Struct):
-    """
-    A numbered event as the journal gives it.
-    """
+    """A numbered event as the journal gives it."""
 
     digest: bytes
     discarded: bytes | None
@@ -86,9 +76,7 @@ class _Told(Struct):
 
 
 class _Journal:
-    """
-    A session's journal, folded: everything to compare with.
-    """
+    """A session's journal, folded: everything to compare with."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = entries
@@ -133,9 +121,7 @@ class _Journal:
         self.told.append(_Told(digest_of(text.encode()), discarded, entry, kept))
 
     def _late(self, before: State, number: int, stamp: Stamp | None) -> None:
-        """
-        What a holder writes whose generation is over changes nothing.
-        """
+        """What a holder writes whose generation is over changes nothing."""
         if stamp is None:
             return
         holder = before.worker if stamp.role is Role.WORKER else before.attachment
@@ -173,9 +159,7 @@ class _Journal:
 
 
 async def check(store: EventStore, user: User, kills: Sequence[Kill]) -> Account:
-    """
-    Compare one session.
-    """
+    """Compare one session."""
     entries = [entry async for entry in read_journal(store, user.session_id)]
     journal = _Journal(entries)
     account = Account(late=journal.late, problems=[*user.problems, *journal.problems])
@@ -236,9 +220,7 @@ def _check_content(receipt: Receipt, line: Line, journal: _Journal, account: Acc
 
 
 def _check_end(user: User, journal: _Journal, skipped: set[int], account: Account) -> None:
-    """
-    The session is over, as its client left it, and a client that heard the end heard everything.
-    """
+    """The session is over, as its client left it, and a client that heard the end heard everything."""
     state = journal.state
     if state.phase is not Phase.ENDED:
         account.problems.append(f"is not over: {user.over}")
@@ -275,9 +257,7 @@ def _check_said(user: User, journal: _Journal, account: Account) -> None:
 
 
 def _measure(user: User, journal: _Journal, kills: Sequence[Kill], account: Account) -> None:
-    """
-    Failovers: whoever was killed while it had the session.
-    """
+    """Failovers: whoever was killed while it had the session."""
     arrived_ms: dict[int, float] = {}
     for line in user.lines:
         for receipt in line.receipts:

@@ -1,6 +1,4 @@
-"""
-Faults at random moments, in every phase of the clients' lives.
-"""
+"""Faults at random moments, in every phase of the clients' lives."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ class Injector:
         }
 
     async def run(self, seconds: float) -> None:
-        """
-        Do harm for so long; returns when everything is well again.
-        """
+        """Do harm for so long; returns when everything is well again."""
         until_s = time.monotonic() + seconds
         gate = asyncio.Semaphore(AT_ONCE)
         names = [*self._kinds]
@@ -131,9 +127,7 @@ class Injector:
     # --- any process ----------------------------------------------------------------------------------------
 
     def _victim(self, children: Sequence[Child], wanted: int | None = None) -> Child | None:
-        """
-        Choose one that is well, if another one is too.
-        """
+        """Choose one that is well, if another one is too."""
         well = [child for child in children if child not in self._unwell]
         if len(well) < 2:
             return None
@@ -168,9 +162,7 @@ class Injector:
         await self._back(child)
 
     async def _back(self, child: Child) -> None:
-        """
-        Wait until a process serves again; one that ended by itself is a complaint, and started again.
-        """
+        """Wait until a process serves again; one that ended by itself is a complaint, and started again."""
         try:
             async with asyncio.timeout(BACK_S):
                 while not await self._serves(child):

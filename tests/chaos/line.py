@@ -1,6 +1,4 @@
-"""
-One connection of a client, which keeps an account of every numbered event that comes over it.
-"""
+"""One connection of a client, which keeps an account of every numbered event that comes over it."""
 
 from __future__ import annotations
 
@@ -24,41 +22,31 @@ left for that would never show that they do.
 
 
 class LineLost(Exception):
-    """
-    The connection broke, or nobody answers on it.
-    """
+    """The connection broke, or nobody answers on it."""
 
 
 class SessionRef(Struct, frozen=True):
-    """
-    The session object, as far as it is read.
-    """
+    """The session object, as far as it is read."""
 
     id: str
 
 
 class ErrorRef(Struct, frozen=True):
-    """
-    The error object, as far as it is read.
-    """
+    """The error object, as far as it is read."""
 
     code: str | None = None
     message: str = ""
 
 
 class ResponseRef(Struct, frozen=True):
-    """
-    The response object, as far as it is read.
-    """
+    """The response object, as far as it is read."""
 
     id: str
     status: str = ""
 
 
 class Heard(Struct, frozen=True):
-    """
-    A server event, as far as it is read.
-    """
+    """A server event, as far as it is read."""
 
     type: str
     server_event_seq: int | None = None
@@ -74,9 +62,7 @@ class Heard(Struct, frozen=True):
 
 
 class Receipt(NamedTuple):
-    """
-    One numbered event that arrived.
-    """
+    """One numbered event that arrived."""
 
     seq: int
     digest: bytes
@@ -90,9 +76,7 @@ _events = msgspec.json.Decoder(Heard)
 
 
 def digest_of(frame: bytes) -> bytes:
-    """
-    What is kept of a frame, to compare it by.
-    """
+    """What is kept of a frame, to compare it by."""
     return hashlib.blake2b(frame, digest_size=16).digest()
 
 
@@ -140,9 +124,7 @@ class Line:
             raise LineLost(str(error)) from error
 
     async def send(self, text: str) -> bool:
-        """
-        Send a frame; whether the connection seemed to take it.
-        """
+        """Send a frame; whether the connection seemed to take it."""
         assert self._socket is not None
         try:
             await self._socket.send(text)
@@ -175,16 +157,12 @@ class Line:
         return event
 
     def drop(self) -> None:
-        """
-        Break the connection without a word.
-        """
+        """Break the connection without a word."""
         if self._socket is not None:
             self._socket.transport.abort()
 
     async def hear_out(self) -> None:
-        """
-        Read until the server closes.
-        """
+        """Read until the server closes."""
         with suppress(LineLost):
             while True:
                 await self.hear()

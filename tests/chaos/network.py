@@ -1,6 +1,4 @@
-"""
-A network that breaks in the middle of a frame: a TCP relay before each gateway.
-"""
+"""A network that breaks in the middle of a frame: a TCP relay before each gateway."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ class _Link:
         self._writers = (near, far)
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """
-        Pass one direction on, until either side is gone or the budget is used up.
-        """
+        """Pass one direction on, until either side is gone or the budget is used up."""
         with suppress(OSError):
             while piece := await reader.read(PIECE_BYTES):
                 if self.budget is not None:
@@ -39,9 +35,7 @@ class _Link:
         self.cut()
 
     def cut(self) -> None:
-        """
-        Break it both ways, without a goodbye.
-        """
+        """Break it both ways, without a goodbye."""
         for writer in self._writers:
             # What was written is sent first, so that the cut stands at the byte that was chosen.
             writer.close()
@@ -74,9 +68,7 @@ class Relay:
         await self._server.wait_closed()
 
     def cut_some(self, rng: random.Random, share: float) -> int:
-        """
-        Cut some connections, each after a random number of further bytes; gives how many.
-        """
+        """Cut some connections, each after a random number of further bytes; gives how many."""
         chosen = [link for link in self._links if link.budget is None and rng.random() < share]
         for link in chosen:
             link.budget = rng.randrange(1, 8_000)

@@ -59,9 +59,7 @@ OPTIONS = Options(
 
 
 class Summary(Struct, kw_only=True):
-    """
-    What a run came to. The counts from `lost` on must be 0.
-    """
+    """What a run came to. The counts from `lost` on must be 0."""
 
     seed: int
     seconds: float
@@ -85,9 +83,7 @@ class Summary(Struct, kw_only=True):
 
 
 class Run:
-    """
-    One run of the suite.
-    """
+    """One run of the suite."""
 
     def __init__(self, folder: Path, seed: int, sessions: int) -> None:
         self._folder = folder
@@ -99,9 +95,7 @@ class Run:
         self._complaints: list[str] = []
 
     async def run(self, minutes: float) -> Summary:
-        """
-        Bad times, then quiet, then the account.
-        """
+        """Bad times, then quiet, then the account."""
         began_s = time.monotonic()
         async with AsyncExitStack() as everything:
             await everything.enter_async_context(self._stack)
@@ -121,9 +115,7 @@ class Run:
         return self._summary(account, stuck, time.monotonic() - began_s)
 
     async def _live(self, relays: Sequence[Relay], seconds: float) -> int:
-        """
-        Clients come and go while faults happen; gives how many could not go on in the quiet afterwards.
-        """
+        """Clients come and go while faults happen; gives how many could not go on in the quiet afterwards."""
         injector = Injector(self._stack, relays, self._world, random.Random(f"{self._seed}:faults"))
         residents = [
             asyncio.create_task(self._resident(number), name=f"resident {number}")
@@ -143,9 +135,7 @@ class Run:
         return len(stuck)
 
     async def _resident(self, number: int) -> None:
-        """
-        One session after the other.
-        """
+        """One session after the other."""
         rng = random.Random(f"{self._seed}:{number}")
         await asyncio.sleep(rng.uniform(0, 5))
         while not self._world.closing.is_set():
@@ -154,9 +144,7 @@ class Run:
             await user.run(talk)
 
     async def _unended(self) -> int:
-        """
-        Wait until every session in the directory is over, those too whose clients never heard of them.
-        """
+        """Wait until every session in the directory is over, those too whose clients never heard of them."""
         sessions = set(await self._stack.store.sessions())
         over: set[str] = set()
         until_s = time.monotonic() + GRACE_S + 30
@@ -185,9 +173,7 @@ class Run:
         return account
 
     async def _show(self, user: User) -> None:
-        """
-        Keep the journal of a session that something is wrong with, as the replay tools show it.
-        """
+        """Keep the journal of a session that something is wrong with, as the replay tools show it."""
         shown = self._folder / f"{user.session_id}.txt"
         if len([*self._folder.glob("*.txt")]) < SHOWN:
             url = self._stack.store_url
@@ -227,9 +213,7 @@ class Run:
 
 
 async def _is_over(store: EventStore, session_id: str) -> bool:
-    """
-    Whether the journal says that the session ended, or that it never began: an opening that broke off.
-    """
+    """Whether the journal says that the session ended, or that it never began: an opening that broke off."""
     phase = Phase.NEW
     try:
         async for step in read_steps(store, session_id):
@@ -251,9 +235,7 @@ def _percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def main() -> int:
-    """
-    Run once; gives the exit code.
-    """
+    """Run once; gives the exit code."""
     parser = argparse.ArgumentParser(description="Break everything, and account for every event.")
     parser.add_argument("--minutes", type=float, default=3.0, help="how long things break")
     parser.add_argument("--sessions", type=int, default=16, help="at a time")

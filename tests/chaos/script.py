@@ -1,6 +1,4 @@
-"""
-What the user of a session does: talks, is answered, talks over the answer, changes devices, and ends.
-"""
+"""What the user of a session does: talks, is answered, talks over the answer, changes devices, and ends."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ LIFE_S = (6.0, 25.0)
 
 @cache
 def speech(clip: str, ms: int, silence_ms: int) -> Sequence[Said]:
-    """
-    The beginning of a clip and silence, ready to be sent.
-    """
+    """The beginning of a clip and silence, ready to be sent."""
     pcm = spoken(clip, 0)[: 2 * RATE_HZ * ms // 1000] + bytes(2 * RATE_HZ * silence_ms // 1000)
     return [
         Said(frame_of("input_audio_buffer.append", audio=base64.b64encode(piece).decode()), piece)
@@ -33,16 +29,12 @@ def speech(clip: str, ms: int, silence_ms: int) -> Sequence[Said]:
 
 
 async def talk(user: User) -> None:
-    """
-    Do this and that for a while, then be answered once more, then end.
-    """
+    """Do this and that for a while, then be answered once more, then end."""
     await _Talk(user).run()
 
 
 class _Talk:
-    """
-    One session's talk, paced as speech is.
-    """
+    """One session's talk, paced as speech is."""
 
     def __init__(self, user: User) -> None:
         self._user = user
@@ -50,9 +42,7 @@ class _Talk:
         self._due_s = time.monotonic()
 
     async def run(self) -> None:
-        """
-        The whole of it.
-        """
+        """The whole of it."""
         user = self._user
         until_s = self._due_s + self._rng.uniform(*LIFE_S)
         acts = [self._turn, self._turn, self._turn, self._barge_in, self._barge_in, self._cancel]
@@ -71,9 +61,7 @@ class _Talk:
         await user.command("session.close")
 
     async def _mic(self, sound: Sequence[Said]) -> None:
-        """
-        Send audio at the pace of speech; what waited through a pause is sent late, at once.
-        """
+        """Send audio at the pace of speech; what waited through a pause is sent late, at once."""
         for said in sound:
             now_s = time.monotonic()
             self._due_s = max(self._due_s + PIECE_S, now_s - 1)

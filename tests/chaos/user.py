@@ -31,9 +31,7 @@ PLAYED_MS = 60
 
 
 class Said(NamedTuple):
-    """
-    One thing that a client said; `event_id` is None for audio, which receipts count in bytes.
-    """
+    """One thing that a client said; `event_id` is None for audio, which receipts count in bytes."""
 
     frame: str
     audio: bytes = b""
@@ -41,9 +39,7 @@ class Said(NamedTuple):
 
 
 class LockedOut(Exception):
-    """
-    No token that this client ever had is good any more, or its session is gone.
-    """
+    """No token that this client ever had is good any more, or its session is gone."""
 
 
 class _Refused(Exception):
@@ -57,9 +53,7 @@ Script: TypeAlias = Callable[["User"], Coroutine[None, None, None]]
 
 
 def frame_of(type_: str, **fields: Any) -> str:
-    """
-    A client event as it is sent.
-    """
+    """A client event as it is sent."""
     return msgspec.json.encode({"type": type_, **fields}).decode()
 
 
@@ -155,9 +149,7 @@ class User:
         return False
 
     async def _hold(self) -> None:
-        """
-        Read, on one connection after the other, until the session is over.
-        """
+        """Read, on one connection after the other, until the session is over."""
         while True:
             line = self._line
             assert line is not None
@@ -211,9 +203,7 @@ class User:
             await asyncio.sleep(RETRY_S)
 
     async def _ask(self, token: str, seq: int, *, abandon: bool = False) -> tuple[Line, _Answer]:
-        """
-        Ask for the session on a new connection; gives the answer, or None if none came.
-        """
+        """Ask for the session on a new connection; gives the answer, or None if none came."""
         line = Line(self._any_gateway(), seq)
         self.world.reached("resume", line.gateway)
         try:
@@ -241,9 +231,7 @@ class User:
         return line, _Refused(code or answer.type.removeprefix("session."))
 
     def _gone(self) -> None:
-        """
-        The session has ended while nobody was listening: fine if this client asked for its end.
-        """
+        """The session has ended while nobody was listening: fine if this client asked for its end."""
         if self.said and self.said[-1].event_id is not None and "session.close" in self.said[-1].frame:
             self.over = "closed unheard"
             return
@@ -270,9 +258,7 @@ class User:
         task.add_done_callback(self._heard_out.discard)
 
     def _covered(self, received: int, event_id: str | None) -> int:
-        """
-        How much of what was said the receipts cover: always a beginning of it.
-        """
+        """How much of what was said the receipts cover: always a beginning of it."""
         ids = [said.event_id for said in self.said]
         last = ids.index(event_id) if event_id is not None and event_id in ids else -1
         end = 0
@@ -321,9 +307,7 @@ class User:
     # --- saying ---------------------------------------------------------------------------------------------
 
     async def say(self, said: Said) -> None:
-        """
-        Say the next thing, now or when there is a connection again.
-        """
+        """Say the next thing, now or when there is a connection again."""
         self.said.append(said)
         await self._pump()
 
@@ -335,17 +319,13 @@ class User:
                     return
 
     async def command(self, type_: str) -> None:
-        """
-        Say a command that has nothing but its type.
-        """
+        """Say a command that has nothing but its type."""
         self._commands += 1
         event_id = f"c{self._commands}"
         await self.say(Said(frame_of(type_, event_id=event_id), event_id=event_id))
 
     async def _beat(self) -> None:
-        """
-        Heartbeats and playback acks: cumulative, so never sent again.
-        """
+        """Heartbeats and playback acks: cumulative, so never sent again."""
         while True:
             await asyncio.sleep(1)
             line = self._line
@@ -360,36 +340,26 @@ class User:
 
     @property
     def line(self) -> Line:
-        """
-        The newest connection, which may be broken.
-        """
+        """The newest connection, which may be broken."""
         assert self._line is not None
         return self._line
 
     @property
     def is_answered(self) -> bool:
-        """
-        The model is saying something, as far as it heard.
-        """
+        """The model is saying something, as far as it heard."""
         return self._response_id is not None and self._deltas > 0
 
     def reached(self, phase: str) -> None:
-        """
-        Something is about to happen on the newest connection.
-        """
+        """Something is about to happen on the newest connection."""
         self.world.reached(phase, self.line.gateway)
 
     def leave(self) -> None:
-        """
-        Go without a word, and do not come back.
-        """
+        """Go without a word, and do not come back."""
         self.over = "abandoned"
         self.line.drop()
 
     def drop(self) -> None:
-        """
-        Lose the connection.
-        """
+        """Lose the connection."""
         self.world.faults["client_drop"] += 1
         self.line.drop()
 
@@ -406,9 +376,7 @@ class User:
                 await self._accept(line, answer)
 
     async def abandon_takeover(self) -> None:
-        """
-        Another device asks for the session, and is gone before it hears the answer.
-        """
+        """Another device asks for the session, and is gone before it hears the answer."""
         async with self._changing:
             self.reached("takeover")
             await self._ask(self._tokens[-1][1], self.seq, abandon=True)

@@ -1,6 +1,4 @@
-"""
-What clients and faults share: where the gateways are, what is going on, and what was done.
-"""
+"""What clients and faults share: where the gateways are, what is going on, and what was done."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ KILL_SEEN_S = 3.0
 
 
 class Kill(NamedTuple):
-    """
-    A worker that was killed.
-    """
+    """A worker that was killed."""
 
     worker_id: str
     at_ms: float
@@ -57,9 +53,7 @@ class World:
             awaited.set_result(gateway)
 
     async def moment(self, phase: str, patience_s: float) -> int | None:
-        """
-        Wait for some client to reach a phase; gives its gateway, or None if none comes in time.
-        """
+        """Wait for some client to reach a phase; gives its gateway, or None if none comes in time."""
         awaited = self._awaited.setdefault(phase, asyncio.get_running_loop().create_future())
         try:
             async with asyncio.timeout(patience_s):
@@ -68,14 +62,10 @@ class World:
             return None
 
     def gateway_killed(self, gateway: int) -> None:
-        """
-        Note when.
-        """
+        """Note when."""
         self._gateway_kills_s[gateway] = time.monotonic()
 
     def killed_s(self, gateway: int) -> float | None:
-        """
-        When this gateway was killed, if that was just now.
-        """
+        """When this gateway was killed, if that was just now."""
         at_s = self._gateway_kills_s.get(gateway)
         return at_s if at_s is not None and time.monotonic() - at_s < KILL_SEEN_S else None

@@ -53,16 +53,12 @@ class Family(NamedTuple):
 
     @property
     def is_node(self) -> bool:
-        """
-        Whether it runs in Node.
-        """
+        """Whether it runs in Node."""
         return self.driver.endswith(".mjs")
 
 
 class Answer(msgspec.Struct):
-    """
-    One answer as the client gave it.
-    """
+    """One answer as the client gave it."""
 
     transcript: str
     status: str
@@ -88,16 +84,12 @@ class Report(msgspec.Struct):
 
 
 def said(number: int, rate_hz: int = RATE_HZ) -> bytes:
-    """
-    What the user says, as PCM16.
-    """
+    """What the user says, as PCM16."""
     return read_wav(SPEECH / CLIPS[number], rate_hz)
 
 
 def require(family: Family) -> None:
-    """
-    Skip the test where the client is not installed.
-    """
+    """Skip the test where the client is not installed."""
     if not (ENVIRONMENTS / family.environment / ".stamp").exists():
         pytest.skip(f"{family.environment} is not installed: scripts/setup-clients {family.environment}")
 

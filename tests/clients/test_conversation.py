@@ -48,16 +48,12 @@ WAYS = [pytest.param((), id="as it comes"), pytest.param(("--explicit",), id="ex
 
 
 def name(family: Family) -> str:
-    """
-    Name a family in a test's id.
-    """
+    """Name a family in a test's id."""
     return family.driver + "".join(family.flags)
 
 
 def check_report(report: Report) -> None:
-    """
-    The client heard both utterances that it let be answered, and a part of the one that it talked over.
-    """
+    """The client heard both utterances that it let be answered, and a part of the one that it talked over."""
     assert [] == report.errors, report.log[-4000:]
     whole, cut, last = report.answers
     assert ["completed", "cancelled", "completed"] == [answer.status for answer in report.answers]
@@ -69,25 +65,19 @@ def check_report(report: Report) -> None:
 
 
 def announced_s(transcript: str) -> float:
-    """
-    Read how long an answer was going to be.
-    """
+    """Read how long an answer was going to be."""
     found = ECHO.fullmatch(transcript.strip())
     assert found, transcript
     return float(found[1])
 
 
 def length_s(pcm: bytes) -> float:
-    """
-    Tell how long PCM16 plays.
-    """
+    """Tell how long PCM16 plays."""
     return len(pcm) / (2 * RATE_HZ)
 
 
 async def new_session(service: Stack, known: Sequence[str]) -> str:
-    """
-    Find the one session that was opened since.
-    """
+    """Find the one session that was opened since."""
     [session_id] = set(await service.store.sessions()) - set(known)
     return session_id
 
@@ -95,9 +85,7 @@ async def new_session(service: Stack, known: Sequence[str]) -> str:
 async def check_journal(
     service: Stack, session_id: str, reasons: Collection[EndReason], refused: Sequence[str] = ()
 ) -> None:
-    """
-    The session ended as it should, and the service saw the conversation as the client did.
-    """
+    """The session ended as it should, and the service saw the conversation as the client did."""
     found = await ended_journal(service, session_id, reasons, refused)
     done = [event["response"] for event in found if event["type"] == "response.done"]
     assert ["completed", "cancelled", "completed"] == [response["status"] for response in done]
@@ -110,7 +98,8 @@ async def ended_journal(
     """
     Wait for a session's end; gives the events that its client was sent.
 
-    It ended for one of the reasons given, its journal verifies, and nothing was refused but what `refused` names.
+    It ended for one of the reasons given, its journal verifies, and nothing was refused but what `refused`
+    names.
     """
     state = await service.state_when(session_id, lambda state: state.phase is Phase.ENDED)
     assert state.end_reason in reasons
@@ -126,9 +115,7 @@ async def ended_journal(
 async def test_a_stock_client(
     service: Stack, front: TlsFront, tmp_path: Path, family: Family, options: Sequence[str]
 ) -> None:
-    """
-    A client made for OpenAI's service holds the conversation with this one.
-    """
+    """A client made for OpenAI's service holds the conversation with this one."""
     require(family)
     known = await service.store.sessions()
     url = front.url if family.scheme == "https" else service.url(0, family.scheme)
@@ -145,9 +132,7 @@ async def test_a_stock_client(
 async def test_the_duplex_client(
     service: Stack, tmp_path: Path, options: Sequence[str], rate_hz: int
 ) -> None:
-    """
-    vLLM-Omni's client holds it too, and closes the session itself.
-    """
+    """vLLM-Omni's client holds it too, and closes the session itself."""
     require(OMNI)
     known = await service.store.sessions()
     report = await converse(OMNI, service.url(), tmp_path, *options, rate_hz=rate_hz)
@@ -157,9 +142,7 @@ async def test_the_duplex_client(
 
 @pytest.mark.parametrize("family", [AGENTS, PIPECAT, LIVEKIT], ids=name)
 async def test_a_function(service: Stack, tmp_path: Path, family: Family) -> None:
-    """
-    The model calls a function of the application, which the framework runs, and tells what came out.
-    """
+    """The model calls a function of the application, which the framework runs, and tells what came out."""
     require(family)
     known = await service.store.sessions()
     report = await converse(family, service.url(0, family.scheme), tmp_path, "--tool")
@@ -204,7 +187,5 @@ async def test_a_cut_connection(
 
 
 async def is_open(service: Stack, known: Sequence[str]) -> bool:
-    """
-    Tell whether a session was opened since.
-    """
+    """Tell whether a session was opened since."""
     return set(await service.store.sessions()) > set(known)

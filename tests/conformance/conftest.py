@@ -32,9 +32,7 @@ _coverage = pytest.StashKey[Coverage]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """
-    Where the server under test is.
-    """
+    """Where the server under test is."""
     group = parser.getgroup("conformance")
     group.addoption("--server-url", help="scheme, host and port of the server; without: a stack of our own")
     group.addoption("--server-key", help="its API key")
@@ -44,9 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """
-    Declare the suite's markers.
-    """
+    """Declare the suite's markers."""
     config.addinivalue_line("markers", "conformance: talks to a live server over a real socket")
     config.addinivalue_line("markers", "covers(*events): the events that this test sends or must see")
     config.addinivalue_line("markers", "own_deployment: needs processes of its own; no foreign server")
@@ -55,9 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """
-    Skip what the named server cannot be asked, and check the coverage last.
-    """
+    """Skip what the named server cannot be asked, and check the coverage last."""
     foreign = config.getoption("--server-url", default=None)
     openai_only = config.getoption("--server-openai-only", default=False)
     for item in items:
@@ -95,9 +89,7 @@ async def own_stack(
 
 @pytest.fixture(scope="session")
 def server(request: pytest.FixtureRequest, own_stack: Stack | None) -> Server:
-    """
-    The server under test.
-    """
+    """The server under test."""
     option = request.config.getoption
     if own_stack is None:
         return Server(option("--server-url").rstrip("/"), option("--server-key"), option("--server-model"))
@@ -125,16 +117,12 @@ async def recorder(request: pytest.FixtureRequest) -> AsyncIterator[Callable[...
 
 @pytest.fixture
 def client(recorder: Callable[..., Recorder]) -> Recorder:
-    """
-    One recorder, not connected.
-    """
+    """One recorder, not connected."""
     return recorder()
 
 
 def _check(request: pytest.FixtureRequest, made: list[Recorder]) -> None:
-    """
-    Every session is in order. What was sent and seen counts for the suite's coverage.
-    """
+    """Every session is in order. What was sent and seen counts for the suite's coverage."""
     seen = {event["type"] for each in made for event in each.events}
     sent = {name for each in made for name in each.sent}
     coverage = request.config.stash[_coverage]
@@ -149,9 +137,7 @@ _failed = pytest.StashKey[bool]()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[pytest.TestReport]:
-    """
-    Note that a test failed, and add what our processes said.
-    """
+    """Note that a test failed, and add what our processes said."""
     report: pytest.TestReport = yield  # type: ignore[assignment, misc]
     if not report.passed:
         item.stash[_failed] = True
@@ -163,7 +149,5 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(scope="session")
 def coverage(request: pytest.FixtureRequest) -> Coverage:
-    """
-    What was sent and seen in this run so far.
-    """
+    """What was sent and seen in this run so far."""
     return request.config.stash[_coverage]

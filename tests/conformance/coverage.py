@@ -27,63 +27,47 @@ sessions opened the duplex way.""".splitlines()
 
 
 class Coverage:
-    """
-    The events that each test sent and saw; lives as long as a run.
-    """
+    """The events that each test sent and saw; lives as long as a run."""
 
     def __init__(self) -> None:
         self.seen: dict[str, set[str]] = {}
         """Test -> events."""
 
     def see(self, test: Function, events: set[str]) -> None:
-        """
-        Add what one run of a test sent and saw.
-        """
+        """Add what one run of a test sent and saw."""
         self.seen.setdefault(place(test), set()).update(events)
 
     @property
     def all_seen(self) -> set[str]:
-        """
-        What all tests sent and saw.
-        """
+        """What all tests sent and saw."""
         return {name for events in self.seen.values() for name in events}
 
     def missed(self) -> dict[str, set[str]]:
-        """
-        Test -> events that it claims to cover and neither sent nor saw.
-        """
+        """Test -> events that it claims to cover and neither sent nor saw."""
         claims = {place(test): covered_by(test) for test in functions()}
         lacking = {test: claims[test] - events for test, events in self.seen.items() if test in claims}
         return {test: names for test, names in lacking.items() if names}
 
 
 def place(test: Function) -> str:
-    """
-    A test's module and name.
-    """
+    """A test's module and name."""
     return f"{test.__module__.rpartition('.')[2]}.{test.__name__}"
 
 
 def covered_by(test: Function) -> set[str]:
-    """
-    The events that a test says it covers.
-    """
+    """The events that a test says it covers."""
     marks = getattr(test, "pytestmark", [])
     return {name for mark in marks if mark.name == "covers" for name in mark.args}
 
 
 def modules() -> list[ModuleType]:
-    """
-    The suite's test modules.
-    """
+    """The suite's test modules."""
     names = sorted(path.stem for path in Path(__file__).parent.glob("test_*.py"))
     return [importlib.import_module(f"tests.conformance.{name}") for name in names]
 
 
 def functions() -> Iterator[Function]:
-    """
-    Every test function of the suite.
-    """
+    """Every test function of the suite."""
     for module in modules():
         for name, function in inspect.getmembers(module, inspect.isfunction):
             if name.startswith("test_") and function.__module__ == module.__name__:
@@ -91,9 +75,7 @@ def functions() -> Iterator[Function]:
 
 
 def declared() -> Mapping[str, list[str]]:
-    """
-    Event -> the tests that cover it.
-    """
+    """Event -> the tests that cover it."""
     found: dict[str, list[str]] = defaultdict(list)
     for function in functions():
         for name in covered_by(function):
@@ -102,9 +84,7 @@ def declared() -> Mapping[str, list[str]]:
 
 
 def page() -> str:
-    """
-    The table of events as Markdown.
-    """
+    """The table of events as Markdown."""
     found = declared()
     return "\n".join(
         [

@@ -24,33 +24,23 @@ PATIENCE_S = 10.0
 
 
 class PerformerSession(LoopbackSession):
-    """
-    One session on stage.
-    """
+    """One session on stage."""
 
     async def step(self, unit: UnitInput) -> UnitOutput:
-        """
-        Do as `loopback`, after a look at what is to be repeated.
-        """
+        """Do as `loopback`, after a look at what is to be repeated."""
         return await super().step(unit._replace(history=_prompted(unit)))
 
 
 class Performer(LoopbackPlugin):
-    """
-    The model; goes by the name of `loopback`.
-    """
+    """The model; goes by the name of `loopback`."""
 
     async def open(self, context: Context) -> ModelSession:
-        """
-        Go on after the context's last unit.
-        """
+        """Go on after the context's last unit."""
         return PerformerSession(context)
 
 
 def _prompted(unit: UnitInput) -> tuple[Item, ...]:
-    """
-    Give the history, with what is to be repeated in the place of a text that asks for it.
-    """
+    """Give the history, with what is to be repeated in the place of a text that asks for it."""
     if unit.plan.answers is None or not unit.history:
         return unit.history
     *before, newest = unit.history
@@ -79,9 +69,7 @@ class Transcriber(LoopbackTranscriber):
         self._has_failed = Event()
 
     def transcribe(self, utterance: Utterance) -> str:
-        """
-        Give a text such as "[1.1 s of speech]".
-        """
+        """Give a text such as "[1.1 s of speech]"."""
         if utterance.prompt == UNINTELLIGIBLE:
             self._has_failed.set()
             raise TranscriptionFailed("as it was asked to")

@@ -65,9 +65,7 @@ class Server:
 
     @property
     def other_url(self) -> str:
-        """
-        Another gateway, or the same one where there is no other.
-        """
+        """Another gateway, or the same one where there is no other."""
         return self.more_urls[0] if self.more_urls else self.url
 
 
@@ -103,17 +101,13 @@ class Recorder:
     # --- connections ----------------------------------------------------------------------------------------
 
     async def open(self, *, beta: bool = False, **query: str) -> Event:
-        """
-        Open a session OpenAI's way; gives `session.created`.
-        """
+        """Open a session OpenAI's way; gives `session.created`."""
         self.way, self.beta = "openai", beta
         await self.connect({"model": self.server.model, **query})
         return self._joined(await self.get("session.created"))
 
     async def open_duplex(self, **session: Any) -> Event:
-        """
-        Open a session the duplex way, PCM16 at 24 kHz unless said otherwise; gives `session.created`.
-        """
+        """Open a session the duplex way, PCM16 at 24 kHz unless said otherwise; gives `session.created`."""
         self.way = "duplex"
         await self.connect({"duplex": "1", "autostart": "0"})
         audio = {"format": {"type": "audio/pcm", "rate": RATE_HZ}}
@@ -124,9 +118,7 @@ class Recorder:
         return created
 
     async def resume(self, url: str | None = None, token: str | None = None) -> Event:
-        """
-        Continue the session on a new connection; gives the answer, good or bad.
-        """
+        """Continue the session on a new connection; gives the answer, good or bad."""
         token = self.token if token is None else token
         if self.way == "openai":
             answer = await self._resume_by_query(url, token)
@@ -147,9 +139,7 @@ class Recorder:
         return await self.next()
 
     def twin(self) -> Recorder:
-        """
-        Another client that knows, and has read, what this one has.
-        """
+        """Another client that knows, and has read, what this one has."""
         other = Recorder(self.server)
         other.way, other.beta = self.way, self.beta
         other.frames = list(self.frames)
@@ -166,9 +156,7 @@ class Recorder:
         path: str = "/v1/realtime",
         **options: Any,
     ) -> None:
-        """
-        Connect, with the key if there is one.
-        """
+        """Connect, with the key if there is one."""
         headers = [BETA_HEADER] if self.beta else []
         if self.server.key:
             headers.append(("Authorization", f"Bearer {self.server.key}"))
@@ -184,9 +172,7 @@ class Recorder:
         )
 
     async def drop(self) -> None:
-        """
-        Lose the connection without a word.
-        """
+        """Lose the connection without a word."""
         if self.connection is not None:
             self.connection.transport.abort()
             await self.connection.wait_closed()
@@ -201,52 +187,38 @@ class Recorder:
     # --- sending --------------------------------------------------------------------------------------------
 
     async def send(self, type_: str, **fields: Any) -> None:
-        """
-        Send one client event; a connection that is gone swallows it.
-        """
+        """Send one client event; a connection that is gone swallows it."""
         self.sent.append(type_)
         await self.raw(msgspec.json.encode({"type": type_, **fields}).decode())
 
     async def raw(self, frame: str | bytes) -> None:
-        """
-        Send one frame as it is.
-        """
+        """Send one frame as it is."""
         assert self.connection is not None
         with suppress(ConnectionClosed):
             await self.connection.send(frame)
 
     async def append(self, audio: bytes, **fields: Any) -> None:
-        """
-        Send audio in one piece.
-        """
+        """Send audio in one piece."""
         encoded = base64.b64encode(audio).decode()
         await self.send("input_audio_buffer.append", audio=encoded, **fields)
 
     async def say(self, pcm: bytes) -> None:
-        """
-        Send audio as a microphone gives it, without waiting between the pieces.
-        """
+        """Send audio as a microphone gives it, without waiting between the pieces."""
         for at in range(0, len(pcm), PIECE_BYTES):
             await self.append(pcm[at : at + PIECE_BYTES])
 
     async def update(self, **session: Any) -> Event:
-        """
-        Change the session; gives the answer, `session.updated` or `error`.
-        """
+        """Change the session; gives the answer, `session.updated` or `error`."""
         kind = {} if self.beta else {"type": "realtime"}
         await self.send("session.update", event_id=self._id("update"), session={**kind, **session})
         return await self.get("session.updated", "error")
 
     async def listen(self, detection: Event | None) -> Event:
-        """
-        Set turn detection; None: off.
-        """
+        """Set turn detection; None: off."""
         return await self.update(audio={"input": {"turn_detection": detection}})
 
     async def write(self, text: str, **item: Any) -> Event:
-        """
-        Put a user's text into the conversation; gives the item.
-        """
+        """Put a user's text into the conversation; gives the item."""
         content = [{"type": "input_text", "text": text}]
         await self.send(
             "conversation.item.create", item={"type": "message", "role": "user", "content": content, **item}
@@ -257,9 +229,7 @@ class Recorder:
                 return done
 
     async def ask(self, text: str, **response: Any) -> list[Event]:
-        """
-        Put a user's text into the conversation and have it answered; gives the answer's events.
-        """
+        """Put a user's text into the conversation and have it answered; gives the answer's events."""
         await self.write(text)
         first = len(self.frames)
         await self.send("response.create", **({"response": response} if response else {}))
@@ -287,18 +257,14 @@ class Recorder:
         return event
 
     async def get(self, *types: str, **match: Any) -> Event:
-        """
-        Read up to the next event of one of these types whose fields match, and give it.
-        """
+        """Read up to the next event of one of these types whose fields match, and give it."""
         while True:
             event = await self.next()
             if event["type"] in types and all(event.get(name) == value for name, value in match.items()):
                 return event
 
     async def refusal(self, event_id: str) -> Event:
-        """
-        Read up to the error that answers an event; gives its inner object.
-        """
+        """Read up to the error that answers an event; gives its inner object."""
         while True:
             detail: Event = (await self.get("error"))["error"]
             if detail.get("event_id") == event_id:
@@ -316,18 +282,14 @@ class Recorder:
         return self.events[first:-1]
 
     async def nothing_for(self, seconds: float) -> None:
-        """
-        The server says nothing for a while.
-        """
+        """The server says nothing for a while."""
         assert self.connection is not None
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 raise AssertionError(await self.connection.recv())
 
     async def rest(self) -> int | None:
-        """
-        Read until the server has closed; gives its code.
-        """
+        """Read until the server has closed; gives its code."""
         assert self.connection is not None
         with suppress(ConnectionClosed):
             while True:
@@ -336,9 +298,7 @@ class Recorder:
         return self.connection.close_code
 
     async def is_alive(self) -> bool:
-        """
-        Whether the socket is open and the next event is handled.
-        """
+        """Whether the socket is open and the next event is handled."""
         try:
             await self.probe()
         except ConnectionClosed:
@@ -346,9 +306,7 @@ class Recorder:
         return True
 
     async def close(self) -> None:
-        """
-        End the session, or at least the connection.
-        """
+        """End the session, or at least the connection."""
         if self.connection is None or self.connection.close_code is not None:
             return
         # Not OpenAI's, but a server that lets sessions be resumed keeps those that only disconnect.
@@ -362,15 +320,11 @@ class Recorder:
 
     @property
     def events(self) -> list[Event]:
-        """
-        Everything read.
-        """
+        """Everything read."""
         return [msgspec.json.decode(frame) for frame in self.frames]
 
     def of(self, *types: str, response_id: str | None = None) -> list[Event]:
-        """
-        Everything read of these types, and of a response.
-        """
+        """Everything read of these types, and of a response."""
         return [
             event
             for event in self.events
@@ -378,23 +332,17 @@ class Recorder:
         ]
 
     def audio(self, response_id: str | None = None) -> bytes:
-        """
-        The audio of a response, or of all.
-        """
+        """The audio of a response, or of all."""
         deltas = self.of("response.output_audio.delta", "response.audio.delta", response_id=response_id)
         return b"".join(base64.b64decode(event["delta"]) for event in deltas)
 
     @property
     def numbers_events(self) -> bool:
-        """
-        Whether the server numbers its events, as the contract has it and OpenAI's servers do not.
-        """
+        """Whether the server numbers its events, as the contract has it and OpenAI's servers do not."""
         return any("server_event_seq" in event for event in self.events)
 
     def wrong(self) -> list[str]:
-        """
-        What was wrong with all that was read: shape, order, cardinality.
-        """
+        """What was wrong with all that was read: shape, order, cardinality."""
         found = list(self.malformed)
         # Beta has other names and fewer events; what decides their order is the same.
         if not self.beta:

@@ -1,6 +1,4 @@
-"""
-What takes a deployment of its own: keys, capacity, limits. Cases 16, 25, 27, 35, 36, 37.
-"""
+"""What takes a deployment of its own: keys, capacity, limits. Cases 16, 25, 27, 35, 36, 37."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ CAPACITY = 2
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    """
-    A deployment with a key and an allowed origin, whose sessions last two and a half seconds.
-    """
+    """A deployment with a key and an allowed origin, whose sessions last two and a half seconds."""
     settings = {
         "gateway.api_keys": f'["{KEY}"]',
         "gateway.allowed_origins": f'["{ORIGIN}"]',
@@ -44,9 +40,7 @@ async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sta
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def full(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    """
-    A deployment for two sessions, which forgets clients at once when they drop.
-    """
+    """A deployment for two sessions, which forgets clients at once when they drop."""
     settings = {
         "worker.capacity": str(CAPACITY),
         "gateway.limits.disconnect_grace_ms": "0",

@@ -1,6 +1,4 @@
-"""
-Audio and text in: formats, bad input, commits, turn detection, transcription. Cases 14, 15, 16, 17, 28.
-"""
+"""Audio and text in: formats, bad input, commits, turn detection, transcription. Cases 14, 15, 16, 17, 28."""
 
 from __future__ import annotations
 

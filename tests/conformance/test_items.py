@@ -1,6 +1,4 @@
-"""
-The conversation's items: cut, shown, deleted, restored. Cases 8, 10, 11, 12.
-"""
+"""The conversation's items: cut, shown, deleted, restored. Cases 8, 10, 11, 12."""
 
 from __future__ import annotations
 

@@ -89,9 +89,7 @@ items = st.fixed_dictionaries(
 
 
 class RandomClient(RuleBasedStateMachine):
-    """
-    One session of a client without manners. Each step sends something or reads what is there.
-    """
+    """One session of a client without manners. Each step sends something or reads what is there."""
 
     server: ClassVar[Server]
     loop: ClassVar[asyncio.AbstractEventLoop]
@@ -102,16 +100,12 @@ class RandomClient(RuleBasedStateMachine):
         self.items: list[str] = []
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """
-        Run a step to its end.
-        """
+        """Run a step to its end."""
         return self.loop.run_until_complete(work)
 
     @initialize(duplex=st.booleans(), vad=st.booleans(), auto=st.booleans())
     def open(self, duplex: bool, vad: bool, auto: bool) -> None:
-        """
-        Open either way.
-        """
+        """Open either way."""
         if duplex:
             self.do(self.client.open_duplex(extra_body={"auto_response": auto}))
         else:
@@ -121,16 +115,12 @@ class RandomClient(RuleBasedStateMachine):
 
     @rule(clip=st.sampled_from([SHORT, LONG]), silence_ms=st.sampled_from([0, 200, 900]))
     def speak(self, clip: str, silence_ms: int) -> None:
-        """
-        Say something.
-        """
+        """Say something."""
         self.do(self.client.say(speech(clip, silence_ms=silence_ms)))
 
     @rule(duration_ms=st.sampled_from([0, 40, 100, 1000]))
     def be_silent(self, duration_ms: int) -> None:
-        """
-        Send silence.
-        """
+        """Send silence."""
         self.do(self.client.append(silence(duration_ms)))
 
     @rule(
@@ -138,16 +128,12 @@ class RandomClient(RuleBasedStateMachine):
         flag=st.sampled_from([None, True, False]),
     )
     def commit(self, kind: str, flag: bool | None) -> None:
-        """
-        Commit.
-        """
+        """Commit."""
         self.do(self.client.send(kind, create_response=flag))
 
     @rule(text=st.sampled_from(["Good morning, how are you?", "Hm.", 'say Oh; call f {"a": 1}; say yes']))
     def write(self, text: str) -> None:
-        """
-        Put a text into the conversation and have it answered.
-        """
+        """Put a text into the conversation and have it answered."""
         content = [{"type": "input_text", "text": text}]
         self.do(
             self.client.send(
@@ -162,16 +148,12 @@ class RandomClient(RuleBasedStateMachine):
         )
     )
     def stop(self, kind: str) -> None:
-        """
-        Interrupt.
-        """
+        """Interrupt."""
         self.do(self.client.send(kind))
 
     @rule(data=st.data(), at_ms=st.sampled_from([0, 100, 700, 99_999]))
     def handle_an_item(self, data: st.DataObject, at_ms: int) -> None:
-        """
-        Cut, show or delete an item that there is, or was.
-        """
+        """Cut, show or delete an item that there is, or was."""
         known = sorted({event["item"]["id"] for event in self.client.of("conversation.item.added")}) or [
             "nobody"
         ]
@@ -182,9 +164,7 @@ class RandomClient(RuleBasedStateMachine):
 
     @rule(item=items, after=st.sampled_from([None, "root", "nobody"]))
     def create_any_item(self, item: Event, after: str | None) -> None:
-        """
-        Create an item, good or bad.
-        """
+        """Create an item, good or bad."""
         self.do(self.client.send("conversation.item.create", item=item, previous_item_id=after))
 
     @rule(
@@ -192,17 +172,13 @@ class RandomClient(RuleBasedStateMachine):
         fields=st.dictionaries(st.sampled_from(FIELDS), values, max_size=4),
     )
     def send_anything(self, kind: str, fields: Event) -> None:
-        """
-        Send an event of the contract with fields of any kind.
-        """
+        """Send an event of the contract with fields of any kind."""
         fields = msgspec.json.decode(msgspec.json.encode(fields))
         self.do(self.client.send(kind, **fields))
 
     @rule(data=st.binary(max_size=40), kind=st.sampled_from(["text", "binary", "audio"]))
     def send_garbage(self, data: bytes, kind: str) -> None:
-        """
-        Send what is no event.
-        """
+        """Send what is no event."""
         frame: str | bytes = data if kind == "binary" else data.decode("latin-1")
         if kind == "audio":
             encoded = base64.b64encode(data).decode()[:-1]
@@ -211,9 +187,7 @@ class RandomClient(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, MOST_READ))
     def read(self, most: int) -> None:
-        """
-        Read what is there, up to a number of events.
-        """
+        """Read what is there, up to a number of events."""
 
         async def some() -> None:
             with suppress(TimeoutError):
@@ -226,17 +200,13 @@ class RandomClient(RuleBasedStateMachine):
     @precondition(lambda self: self.client.token)
     @rule(other=st.booleans())
     def drop_and_resume(self, other: bool) -> None:
-        """
-        Lose the connection and come back, through any gateway.
-        """
+        """Lose the connection and come back, through any gateway."""
         self.do(self.client.drop())
         answer = self.do(self.client.resume(self.server.other_url if other else self.server.url))
         assert answer["type"] in ("session.resumed", "session.created"), answer
 
     def teardown(self) -> None:
-        """
-        The server still handles events, and everything that it said was in order.
-        """
+        """The server still handles events, and everything that it said was in order."""
         if self.client.connection is None:
             return
         try:
@@ -249,9 +219,7 @@ class RandomClient(RuleBasedStateMachine):
 
 @pytest.fixture
 def own_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """
-    A loop for a test that runs in none.
-    """
+    """A loop for a test that runs in none."""
     loop = asyncio.new_event_loop()
     yield loop
     loop.close()
@@ -271,9 +239,7 @@ def test_a_client_without_manners(
     print(f"repeat with --fuzz-seed {number}")
 
     class Client(RandomClient):
-        """
-        The same for this server.
-        """
+        """The same for this server."""
 
     Client.server, Client.loop = server, own_loop
     run_state_machine_as_test(

@@ -1,6 +1,4 @@
-"""
-Responses: asked for, refused, cancelled, interrupted, with calls. Cases 1, 3, 4, 6, 7, 19, 29, 33, 38.
-"""
+"""Responses: asked for, refused, cancelled, interrupted, with calls. Cases 1, 3, 4, 6, 7, 19, 29, 33, 38."""
 
 from __future__ import annotations
 

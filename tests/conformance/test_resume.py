@@ -1,6 +1,4 @@
-"""
-One session over several connections. Cases 18, 23, 26, 40.
-"""
+"""One session over several connections. Cases 18, 23, 26, 40."""
 
 from __future__ import annotations
 

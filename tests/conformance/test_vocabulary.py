@@ -1,6 +1,4 @@
-"""
-The suite covers the whole contract; runs after all other tests.
-"""
+"""The suite covers the whole contract; runs after all other tests."""
 
 from __future__ import annotations
 

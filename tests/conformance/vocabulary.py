@@ -1,6 +1,4 @@
-"""
-The events of the wire contract, by name: what the suite must cover.
-"""
+"""The events of the wire contract, by name: what the suite must cover."""
 
 from __future__ import annotations
 

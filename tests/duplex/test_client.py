@@ -18,9 +18,7 @@ Handler = Callable[[ServerConnection, int], Awaitable[None]]
 
 @asynccontextmanager
 async def server(handler: Handler) -> AsyncIterator[str]:
-    """
-    A gateway that does what the test says; `handler` is told the number of the connection, from 1.
-    """
+    """A gateway that does what the test says; `handler` is told the number of the connection, from 1."""
     connections = 0
 
     async def counted(socket: ServerConnection) -> None:
@@ -33,39 +31,29 @@ async def server(handler: Handler) -> AsyncIterator[str]:
 
 
 async def send(socket: ServerConnection, kind: str, **fields: object) -> None:
-    """
-    Send one server event.
-    """
+    """Send one server event."""
     await socket.send(json.dumps({"type": kind, **fields}))
 
 
 async def receive(socket: ServerConnection) -> dict[str, str | int]:
-    """
-    Receive one client event.
-    """
+    """Receive one client event."""
     event: dict[str, str | int] = json.loads(await socket.recv())
     return event
 
 
 async def greet(socket: ServerConnection) -> None:
-    """
-    Open a session the duplex way.
-    """
+    """Open a session the duplex way."""
     assert "session.update" == (await receive(socket))["type"]
     await send(socket, "session.created", session={"id": "sess_1"}, resume_token="token-1")
 
 
 async def collect(client: SessionClient) -> list[ServerEvent]:
-    """
-    All events until the session is over.
-    """
+    """All events until the session is over."""
     return [event async for event in client.events()]
 
 
 async def test_a_session_is_opened_and_closed() -> None:
-    """
-    Events come in order until the last one, which ends the iteration.
-    """
+    """Events come in order until the last one, which ends the iteration."""
 
     async def handler(socket: ServerConnection, number: int) -> None:
         await greet(socket)
@@ -82,9 +70,7 @@ async def test_a_session_is_opened_and_closed() -> None:
 
 
 async def test_a_refusal_carries_its_code() -> None:
-    """
-    An error instead of a session is raised with the server's code.
-    """
+    """An error instead of a session is raised with the server's code."""
 
     async def handler(socket: ServerConnection, number: int) -> None:
         await receive(socket)
@@ -99,9 +85,7 @@ async def test_a_refusal_carries_its_code() -> None:
 
 
 async def test_a_broken_connection_is_resumed_with_receipts() -> None:
-    """
-    After a break the session goes on: events once, input from the receipt on, the newest token shown.
-    """
+    """After a break the session goes on: events once, input from the receipt on, the newest token shown."""
     resumes: list[dict[str, str | int]] = []
     again = asyncio.get_running_loop().create_future()
 
@@ -143,9 +127,7 @@ async def test_a_broken_connection_is_resumed_with_receipts() -> None:
 
 
 async def test_a_gateway_that_is_not_back_yet_is_tried_again() -> None:
-    """
-    A temporary refusal is no end; a final one is.
-    """
+    """A temporary refusal is no end; a final one is."""
 
     async def handler(socket: ServerConnection, number: int) -> None:
         if number == 1:
@@ -164,9 +146,7 @@ async def test_a_gateway_that_is_not_back_yet_is_tried_again() -> None:
 
 
 async def test_nobody_answers() -> None:
-    """
-    Without a server there is no session.
-    """
+    """Without a server there is no session."""
     async with server(lambda socket, number: asyncio.sleep(0)) as url:
         pass
 
@@ -176,9 +156,7 @@ async def test_nobody_answers() -> None:
 
 
 async def test_openais_way_opens_with_the_servers_greeting() -> None:
-    """
-    The server speaks first, and turn detection is switched off: the client commits by itself.
-    """
+    """The server speaks first, and turn detection is switched off: the client commits by itself."""
     paths: list[str] = []
 
     async def handler(socket: ServerConnection, number: int) -> None:

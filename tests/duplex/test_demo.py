@@ -20,9 +20,7 @@ pytestmark = pytest.mark.integration
 
 
 async def duplex(*arguments: str, cwd: Path = ROOT) -> tuple[int | None, str]:
-    """
-    Run a command to its end; gives exit code and output.
-    """
+    """Run a command to its end; gives exit code and output."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "duplex", *arguments),
@@ -36,9 +34,7 @@ async def duplex(*arguments: str, cwd: Path = ROOT) -> tuple[int | None, str]:
 
 
 async def test_the_demo_runs_from_any_folder(tmp_path: Path) -> None:
-    """
-    It starts everything, hears its own words back, verifies the journal, and stops everything.
-    """
+    """It starts everything, hears its own words back, verifies the journal, and stops everything."""
     code, output = await duplex("demo", cwd=tmp_path)
 
     assert 0 == code
@@ -49,9 +45,7 @@ async def test_the_demo_runs_from_any_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["--duplex", "--openai"])
 async def test_talk_brings_the_reply_home(tmp_path: Path, speech_dir: Path, way: str) -> None:
-    """
-    Either way of opening gives the user's own words as a WAV, and a result for machines.
-    """
+    """Either way of opening gives the user's own words as a WAV, and a result for machines."""
     clip, reply = speech_dir / "cards_001.wav", tmp_path / "reply.wav"
     async with service(tmp_path) as running:
         url = running.url.replace("http", "ws", 1)
@@ -64,9 +58,7 @@ async def test_talk_brings_the_reply_home(tmp_path: Path, speech_dir: Path, way:
 
 
 async def test_talk_survives_a_killed_gateway(tmp_path: Path, speech_dir: Path) -> None:
-    """
-    The session goes on in the gateway's successor: no event is missed, no input is lost or doubled.
-    """
+    """The session goes on in the gateway's successor: no event is missed, no input is lost or doubled."""
     clip, reply = speech_dir / "austen_0880.wav", tmp_path / "reply.wav"
     async with service(tmp_path) as running:
         url = running.url.replace("http", "ws", 1)
@@ -88,9 +80,7 @@ async def test_talk_survives_a_killed_gateway(tmp_path: Path, speech_dir: Path) 
 
 
 async def until_heard(store_url: str, size_bytes: int) -> None:
-    """
-    Wait until the store's one session has taken so much input.
-    """
+    """Wait until the store's one session has taken so much input."""
     async with open_store(store_url) as store, asyncio.timeout(PATIENCE_S):
         while not (sessions := await store.sessions()):  # noqa: ASYNC110 - another process opens it
             await asyncio.sleep(0.05)
@@ -101,9 +91,7 @@ async def until_heard(store_url: str, size_bytes: int) -> None:
 
 
 async def journaled_input(store_url: str, session_id: str) -> bytes:
-    """
-    The user's audio as the session took it.
-    """
+    """The user's audio as the session took it."""
     heard = bytearray()
     async with open_store(store_url) as store:
         async for step in read_steps(store, session_id):

@@ -27,17 +27,13 @@ KNOWN = dict(leaves(Root()))
 
 
 def text(**values: str) -> Source:
-    """
-    A source of strings; `__` stands for the dot in a key.
-    """
+    """A source of strings; `__` stands for the dot in a key."""
     keyed = {key.replace("__", "."): value for key, value in values.items()}
     return Source(keyed, dict.fromkeys(keyed, "test"), text=True)
 
 
 def test_every_leaf_has_a_key_and_a_variable() -> None:
-    """
-    Keys are dotted, variables are their upper case.
-    """
+    """Keys are dotted, variables are their upper case."""
     keys = ["url", "quiet", "limit", "inner.port", "inner.ratio", "inner.names", "inner.aliases"]
 
     assert keys == list(KNOWN)
@@ -45,9 +41,7 @@ def test_every_leaf_has_a_key_and_a_variable() -> None:
 
 
 def test_an_earlier_source_wins() -> None:
-    """
-    Sources are laid over one another, and each value knows its origin.
-    """
+    """Sources are laid over one another, and each value knows its origin."""
     first = Source({"inner.port": "1"}, {"inner.port": "flag"}, text=True)
     second = Source({"inner.port": 2, "url": "x"}, {"inner.port": "file", "url": "file"}, text=False)
 
@@ -60,9 +54,7 @@ def test_an_earlier_source_wins() -> None:
 
 
 def test_text_is_parsed_as_its_type() -> None:
-    """
-    Numbers, booleans, lists and tables can be written in a variable.
-    """
+    """Numbers, booleans, lists and tables can be written in a variable."""
     source = text(
         quiet="true", limit="5", inner__ratio="0.25", inner__names='["a", "b"]', inner__aliases='{"x": "y"}'
     )
@@ -72,9 +64,7 @@ def test_text_is_parsed_as_its_type() -> None:
 
 
 def test_text_survives_the_way_to_a_child_process() -> None:
-    """
-    What `to_text` writes is read as the same value.
-    """
+    """What `to_text` writes is read as the same value."""
     settings = Root(url="[x", quiet=True, limit=None, inner=Inner(1, 0.5, ("a",), {"b": "c"}))
     written = {
         "url": to_text(settings.url),
@@ -89,9 +79,7 @@ def test_text_survives_the_way_to_a_child_process() -> None:
 
 
 def test_a_bad_value_names_its_key_and_origin() -> None:
-    """
-    The error says what to mend, and where.
-    """
+    """The error says what to mend, and where."""
     with pytest.raises(SettingError) as caught:
         resolve(Root(), [text(inner__port="many")])
 
@@ -99,9 +87,7 @@ def test_a_bad_value_names_its_key_and_origin() -> None:
 
 
 def test_an_unknown_variable_is_an_error() -> None:
-    """
-    Only our own prefix is looked at, and all of it has to be known.
-    """
+    """Only our own prefix is looked at, and all of it has to be known."""
     assert {"url": "x"} == from_environment(KNOWN, {"DUPLEX_URL": "x", "HOME": "/"}).values
     with pytest.raises(SettingError) as caught:
         from_environment(KNOWN, {"DUPLEX_ULR": "x"})
@@ -110,9 +96,7 @@ def test_an_unknown_variable_is_an_error() -> None:
 
 
 def test_a_file_holds_tables(tmp_path: Path) -> None:
-    """
-    A table is a branch of the tree, unless the setting itself is a table.
-    """
+    """A table is a branch of the tree, unless the setting itself is a table."""
     path = tmp_path / "duplex.toml"
     path.write_text('url = "x"\n[inner]\nport = 1\n[inner.aliases]\n"gpt-realtime" = "loopback"\n')
 
@@ -126,9 +110,7 @@ def test_a_file_holds_tables(tmp_path: Path) -> None:
     ("content", "key"), [("[inner]\nprot = 1", "inner.prot"), ("[innner]\nport = 1", "innner.port")]
 )
 def test_an_unknown_key_of_a_file_is_an_error(tmp_path: Path, content: str, key: str) -> None:
-    """
-    The whole dotted key is named.
-    """
+    """The whole dotted key is named."""
     path = tmp_path / "duplex.toml"
     path.write_text(content)
 
@@ -139,9 +121,7 @@ def test_an_unknown_key_of_a_file_is_an_error(tmp_path: Path, content: str, key:
 
 
 def test_a_file_that_is_missing_or_broken_is_an_error(tmp_path: Path) -> None:
-    """
-    A file that was asked for has to be there and has to be TOML.
-    """
+    """A file that was asked for has to be there and has to be TOML."""
     broken = tmp_path / "broken.toml"
     broken.write_text("port =")
 
@@ -151,9 +131,7 @@ def test_a_file_that_is_missing_or_broken_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_file_is_strict_about_types(tmp_path: Path) -> None:
-    """
-    TOML has types: a port in quotes is a mistake.
-    """
+    """TOML has types: a port in quotes is a mistake."""
     path = tmp_path / "duplex.toml"
     path.write_text('[inner]\nport = "1"\n')
 

@@ -12,9 +12,7 @@ from duplex.__main__ import COMMANDS, main
 
 @pytest.mark.parametrize("command", [name for name, entry in COMMANDS.items() if not entry.passes_on])
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    `duplex COMMAND --help` loads the command's module and declares its arguments.
-    """
+    """`duplex COMMAND --help` loads the command's module and declares its arguments."""
     with pytest.raises(SystemExit) as caught:
         main([command, "--help"])
 
@@ -23,9 +21,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
 
 
 def test_help_loads_no_command() -> None:
-    """
-    The list of commands comes at once: neither a server nor an array library is imported for it.
-    """
+    """The list of commands comes at once: neither a server nor an array library is imported for it."""
     script = (
         "import sys, duplex.__main__ as m\n"
         "try: m.main(['--help'])\n"
@@ -41,9 +37,7 @@ def test_help_loads_no_command() -> None:
 def test_bench_passes_everything_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    Flags of a benchmark are read by nobody else, `--help` included, and its exit code is ours.
-    """
+    """Flags of a benchmark are read by nobody else, `--help` included, and its exit code is ours."""
     for name in ("load", "fold"):
         script = tmp_path / f"{name}_bench.py"
         script.write_text(f"import sys; print('{name}', sys.argv[1:]); sys.exit(3)")
@@ -64,9 +58,7 @@ def test_bench_passes_everything_on(
 def test_config_shows_values_and_origins(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    One line a setting; keys that are secrets are not shown.
-    """
+    """One line a setting; keys that are secrets are not shown."""
     monkeypatch.setenv("DUPLEX_GATEWAY_API_KEYS", '["very-secret"]')
 
     code = main(["config", "--set", "gateway.port=9000"])
@@ -80,9 +72,7 @@ def test_config_shows_values_and_origins(
 
 
 def test_a_bad_setting_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    No traceback for the operator's mistake.
-    """
+    """No traceback for the operator's mistake."""
     code = main(["config", "--set", "gateway.prot=1"])
 
     assert 2 == code

@@ -9,9 +9,7 @@ from duplex.outbox import Outbox
 
 
 def drain(outbox: Outbox) -> list[bytes]:
-    """
-    Everything that is to be sent now.
-    """
+    """Everything that is to be sent now."""
     pieces = []
     while (piece := outbox.take()) is not None:
         pieces.append(piece)
@@ -19,9 +17,7 @@ def drain(outbox: Outbox) -> list[bytes]:
 
 
 def test_pieces_are_sent_once_in_order() -> None:
-    """
-    What was taken is not taken again.
-    """
+    """What was taken is not taken again."""
     outbox = Outbox()
     outbox.put(b"ab")
     outbox.put(b"cd")
@@ -31,9 +27,7 @@ def test_pieces_are_sent_once_in_order() -> None:
 
 
 def test_a_rewind_sends_again_from_the_receipt_on() -> None:
-    """
-    Whole pieces before the receipt are gone, the piece under it is cut.
-    """
+    """Whole pieces before the receipt are gone, the piece under it is cut."""
     outbox = Outbox()
     for piece in (b"aabb", b"ccdd", b"eeff"):
         outbox.put(piece)
@@ -45,9 +39,7 @@ def test_a_rewind_sends_again_from_the_receipt_on() -> None:
 
 
 def test_a_full_outbox_refuses() -> None:
-    """
-    Only what is unacknowledged counts.
-    """
+    """Only what is unacknowledged counts."""
     outbox = Outbox(limit_bytes=4)
     outbox.put(b"abcd")
     with pytest.raises(OutboxFull):
@@ -60,9 +52,7 @@ def test_a_full_outbox_refuses() -> None:
 
 
 def test_without_receipts_nothing_sent_is_kept() -> None:
-    """
-    OpenAI's way gives none, so the outbox must not grow.
-    """
+    """OpenAI's way gives none, so the outbox must not grow."""
     outbox = Outbox(limit_bytes=4)
     for _ in range(5):
         outbox.put(b"abcd")
@@ -74,9 +64,7 @@ def test_without_receipts_nothing_sent_is_kept() -> None:
 
 @given(st.data())
 def test_whatever_breaks_the_server_gets_every_byte_once(data: st.DataObject) -> None:
-    """
-    Over any number of breaks, each at any place, receipts and rewinds join to exactly what was put in.
-    """
+    """Over any number of breaks, each at any place, receipts and rewinds join to exactly what was put in."""
     outbox, received, everything = Outbox(), bytearray(), bytearray()
     for number in range(data.draw(st.integers(1, 12))):
         piece = bytes([number]) * data.draw(st.integers(1, 6))

@@ -22,9 +22,7 @@ PATIENCE_S = 30.0
 
 
 class Service(NamedTuple):
-    """
-    A running `duplex serve`.
-    """
+    """A running `duplex serve`."""
 
     process: asyncio.subprocess.Process
     url: str
@@ -33,9 +31,7 @@ class Service(NamedTuple):
 
 @asynccontextmanager
 async def service(folder: Path) -> AsyncIterator[Service]:
-    """
-    Start `duplex serve` on ports of its own and wait until it says that it is ready.
-    """
+    """Start `duplex serve` on ports of its own and wait until it says that it is ready."""
     store_port = free_port()
     ports = ["--port", str(free_port()), "--store-port", str(store_port)]
     command = ["serve", *ports, "--data-dir", str(folder)]
@@ -58,9 +54,7 @@ async def service(folder: Path) -> AsyncIterator[Service]:
 
 
 def children(pid: int) -> dict[int, str]:
-    """
-    A process's children, with their command lines.
-    """
+    """A process's children, with their command lines."""
     listing = subprocess.run(
         ["ps", "-ww", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
     )
@@ -82,9 +76,7 @@ def named(pid: int, name: str) -> int:
 
 
 def is_replaced(parent: int, name: str, before: int) -> bool:
-    """
-    Whether another child has come in the place of `before`.
-    """
+    """Whether another child has come in the place of `before`."""
     try:
         return named(parent, name) != before
     except LookupError:
@@ -92,9 +84,7 @@ def is_replaced(parent: int, name: str, before: int) -> bool:
 
 
 def alive(folder: Path) -> bool:
-    """
-    Whether the store that works in `folder` still runs.
-    """
+    """Whether the store that works in `folder` still runs."""
     for link in Path("/proc").glob("[0-9]*/cwd"):
         try:
             if link.readlink() == folder:
@@ -105,9 +95,7 @@ def alive(folder: Path) -> bool:
 
 
 def gone(pid: int) -> bool:
-    """
-    Whether no such process runs; one that ended and that nobody asked about does not run.
-    """
+    """Whether no such process runs; one that ended and that nobody asked about does not run."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -115,9 +103,7 @@ def gone(pid: int) -> bool:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """
-    Wait for a condition.
-    """
+    """Wait for a condition."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - other processes tell nobody
             await asyncio.sleep(0.05)
@@ -125,9 +111,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("victim", ["duplex worker", "duplex gateway", "valkey-server"])
 async def test_a_killed_process_is_started_again(tmp_path: Path, victim: str) -> None:
-    """
-    After a kill -9 of any of the three there is another one, and the service is ready again.
-    """
+    """After a kill -9 of any of the three there is another one, and the service is ready again."""
     async with service(tmp_path) as running:
         before = named(running.process.pid, victim)
         os.kill(before, signal.SIGKILL)
@@ -138,9 +122,7 @@ async def test_a_killed_process_is_started_again(tmp_path: Path, victim: str) ->
 
 
 async def test_sigterm_ends_everything_in_good_order(tmp_path: Path) -> None:
-    """
-    Exit code 0, and none of the processes is left.
-    """
+    """Exit code 0, and none of the processes is left."""
     async with service(tmp_path) as running:
         family = list(children(running.process.pid))
         running.process.terminate()
@@ -152,9 +134,7 @@ async def test_sigterm_ends_everything_in_good_order(tmp_path: Path) -> None:
 
 
 async def test_nothing_outlives_a_killed_serve(tmp_path: Path) -> None:
-    """
-    A kill -9 of the root of the tree ends the whole tree.
-    """
+    """A kill -9 of the root of the tree ends the whole tree."""
     async with service(tmp_path) as running:
         family = list(children(running.process.pid))
         running.process.kill()
@@ -162,9 +142,7 @@ async def test_nothing_outlives_a_killed_serve(tmp_path: Path) -> None:
 
 
 async def test_a_process_that_cannot_start_ends_serve(tmp_path: Path) -> None:
-    """
-    A tree that never becomes ready says which process failed, and leaves nothing behind.
-    """
+    """A tree that never becomes ready says which process failed, and leaves nothing behind."""
     command = [
         "serve",
         "--port",

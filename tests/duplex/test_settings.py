@@ -13,9 +13,7 @@ from duplex.settings import Settings, add_flags, as_environment, from_arguments,
 
 
 def resolved(*arguments: str, environment: Mapping[str, str] | None = None) -> Resolved[Settings]:
-    """
-    The settings of a `serve` command line.
-    """
+    """The settings of a `serve` command line."""
     parser = argparse.ArgumentParser()
     add_flags(parser, FLAGS)
     return from_arguments(parser.parse_args(arguments), environment or {})
@@ -23,17 +21,13 @@ def resolved(*arguments: str, environment: Mapping[str, str] | None = None) -> R
 
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """
-    A working directory without a duplex.toml.
-    """
+    """A working directory without a duplex.toml."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def test_the_defaults_need_nothing() -> None:
-    """
-    No file, no environment, no flag: 127.0.0.1:8000, and the embedded store.
-    """
+    """No file, no environment, no flag: 127.0.0.1:8000, and the embedded store."""
     found = resolved()
 
     assert Settings() == found.settings
@@ -42,9 +36,7 @@ def test_the_defaults_need_nothing() -> None:
 
 
 def test_flags_win_over_environment_over_file_over_default(empty_folder: Path) -> None:
-    """
-    The order of precedence, one setting for each step of it.
-    """
+    """The order of precedence, one setting for each step of it."""
     (empty_folder / "duplex.toml").write_text(
         '[gateway]\nport = 1\nhost = "file"\ndefault_model = "file"\n[serve]\nworkers = 1\n'
     )
@@ -59,9 +51,7 @@ def test_flags_win_over_environment_over_file_over_default(empty_folder: Path) -
 
 
 def test_a_file_is_named_by_flag_before_variable_before_habit(empty_folder: Path) -> None:
-    """
-    `--config`, then DUPLEX_CONFIG, then ./duplex.toml.
-    """
+    """`--config`, then DUPLEX_CONFIG, then ./duplex.toml."""
     for number, name in enumerate(("duplex.toml", "variable.toml", "flag.toml"), 1):
         (empty_folder / name).write_text(f"[gateway]\nport = {number}\n")
     environment = {"DUPLEX_CONFIG": "variable.toml"}
@@ -79,9 +69,7 @@ def test_a_file_is_named_by_flag_before_variable_before_habit(empty_folder: Path
 
 
 def test_set_reaches_every_setting() -> None:
-    """
-    Nested limits too; what no setting has is refused by name.
-    """
+    """Nested limits too; what no setting has is refused by name."""
     assert (
         5 == resolved("--set", "gateway.limits.max_history_items=5").settings.gateway.limits.max_history_items
     )
@@ -92,9 +80,7 @@ def test_set_reaches_every_setting() -> None:
 
 
 def test_one_store_url_serves_all() -> None:
-    """
-    The store's URL is said once; a gateway's and a worker's own are no settings.
-    """
+    """The store's URL is said once; a gateway's and a worker's own are no settings."""
     settings = resolved("--redis", "redis://store:6379").settings
 
     assert {"redis://store:6379"} == {settings.for_gateway().store_url, settings.for_worker().store_url}
@@ -102,18 +88,14 @@ def test_one_store_url_serves_all() -> None:
 
 
 def test_a_worker_has_a_new_name_each_time() -> None:
-    """
-    A worker that comes back is another worker.
-    """
+    """A worker that comes back is another worker."""
     settings = resolved().settings
 
     assert settings.for_worker().worker_id != settings.for_worker().worker_id
 
 
 def test_a_child_process_gets_the_same_settings(empty_folder: Path) -> None:
-    """
-    Whatever the sources were, the environment carries them on; variables of others stay.
-    """
+    """Whatever the sources were, the environment carries them on; variables of others stay."""
     (empty_folder / "settings.toml").write_text(
         '[gateway]\napi_keys = ["a", "b"]\n[gateway.model_aliases]\n"*" = "loopback"\n'
     )

@@ -1,6 +1,4 @@
-"""
-The small parts of the process tree.
-"""
+"""The small parts of the process tree."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from duplex.ports import free_port, is_free
 
 
 def test_pauses_double_up_to_the_longest() -> None:
-    """
-    A crash loop slows down; a process that ran steadily starts over with the shortest pause.
-    """
+    """A crash loop slows down; a process that ran steadily starts over with the shortest pause."""
     backoff = Backoff(0.5, 3.0)
 
     assert [0.5, 1.0, 2.0, 3.0, 3.0] == [backoff.next_s(0) for _ in range(5)]
@@ -26,9 +22,7 @@ def test_pauses_double_up_to_the_longest() -> None:
 
 
 async def test_background_work_ends_with_its_context() -> None:
-    """
-    It is cancelled and awaited, and an exception of the context comes out as it is.
-    """
+    """It is cancelled and awaited, and an exception of the context comes out as it is."""
     ended = asyncio.Event()
 
     async def work() -> None:
@@ -49,9 +43,7 @@ async def test_background_work_ends_with_its_context() -> None:
 
 
 async def test_a_guard_that_is_dismissed_harms_nobody() -> None:
-    """
-    When the context ends in good order the guarded process lives on.
-    """
+    """When the context ends in good order the guarded process lives on."""
     process = await asyncio.create_subprocess_exec("sleep", "60")
     async with guarded(process.pid):
         pass
@@ -62,9 +54,7 @@ async def test_a_guard_that_is_dismissed_harms_nobody() -> None:
 
 
 async def test_a_status_is_read() -> None:
-    """
-    The number of the first line; None where nobody answers or no HTTP comes back.
-    """
+    """The number of the first line; None where nobody answers or no HTTP comes back."""
     answers = [b"HTTP/1.1 503 Service Unavailable\r\n\r\n", b"hello\r\n"]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -81,9 +71,7 @@ async def test_a_status_is_read() -> None:
 
 
 def test_a_port_in_use_is_not_free() -> None:
-    """
-    Listening on a port takes it.
-    """
+    """Listening on a port takes it."""
     port = free_port()
     assert is_free(port)
     with socket.socket() as listener:

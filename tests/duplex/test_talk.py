@@ -16,9 +16,7 @@ PIECE = bytes(RATE_HZ * 80 // 1000 * 2)
 
 
 async def until_close(socket: ServerConnection) -> list[dict[str, str | int]]:
-    """
-    Everything that the client sends until it closes the session.
-    """
+    """Everything that the client sends until it closes the session."""
     received: list[dict[str, str | int]] = []
     while True:
         event = await receive(socket)
@@ -29,9 +27,7 @@ async def until_close(socket: ServerConnection) -> list[dict[str, str | int]]:
 
 
 async def test_a_reply_is_played_and_acknowledged() -> None:
-    """
-    The reply's audio comes back, its transcript too, and the last ack covers all of it.
-    """
+    """The reply's audio comes back, its transcript too, and the last ack covers all of it."""
     heard: list[dict[str, str | int]] = []
 
     async def handler(socket: ServerConnection, number: int) -> None:
@@ -63,9 +59,7 @@ async def test_a_reply_is_played_and_acknowledged() -> None:
 
 
 async def test_no_reply_ends_with_patience() -> None:
-    """
-    A model that only listens is not waited for for ever, and the result says so.
-    """
+    """A model that only listens is not waited for for ever, and the result says so."""
 
     async def handler(socket: ServerConnection, number: int) -> None:
         await greet(socket)

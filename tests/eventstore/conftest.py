@@ -1,6 +1,4 @@
-"""
-One contract, three back ends.
-"""
+"""One contract, three back ends."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ from tests.eventstore.support import Backend, memory_backend, redis_backend
 
 @pytest.fixture(params=["memory", "fakeredis", pytest.param("redis", marks=pytest.mark.integration)])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
-    """
-    Every back end in turn, each empty.
-    """
+    """Every back end in turn, each empty."""
     match request.param:
         case "memory":
             yield memory_backend(MemoryServer())
@@ -37,9 +33,7 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 @pytest.fixture
 def scripting(backend: Backend) -> Backend:
-    """
-    The back ends that can run Lua: fakeredis only where lupa is installed.
-    """
+    """The back ends that can run Lua: fakeredis only where lupa is installed."""
     if backend.name == "fakeredis" and importlib.util.find_spec("lupa") is None:
         pytest.skip("fakeredis needs lupa to run Lua")
     return backend

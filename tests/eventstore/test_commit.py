@@ -1,6 +1,4 @@
-"""
-Group commit against a transport that fails in every way a server can.
-"""
+"""Group commit against a transport that fails in every way a server can."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ from tests.eventstore.support import PATIENCE_S, options
 
 
 class FaultyTransport:
-    """
-    Appends to lists; loses pipelines before or after they took effect, and refuses single entries.
-    """
+    """Appends to lists; loses pipelines before or after they took effect, and refuses single entries."""
 
     def __init__(self, seed: int, fault_rate: float) -> None:
         self.journals: dict[str, list[bytes]] = {}
@@ -28,9 +24,7 @@ class FaultyTransport:
         self._fault_rate = fault_rate
 
     async def append_groups(self, groups: Sequence[Group]) -> list[Ack]:
-        """
-        Append, or fail.
-        """
+        """Append, or fail."""
         await asyncio.sleep(0)
         if self._fails():
             raise StoreUnavailable("before")
@@ -58,9 +52,7 @@ class FaultyTransport:
 
 
 def taken(journal: Sequence[bytes]) -> list[bytes]:
-    """
-    What a fold takes: only the next number.
-    """
+    """What a fold takes: only the next number."""
     result: list[bytes] = []
     for data in journal:
         if int(data) == len(result) + 1:

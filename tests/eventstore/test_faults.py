@@ -1,6 +1,4 @@
-"""
-Crashes and cut connections: on a real server, and on the memory server's switches.
-"""
+"""Crashes and cut connections: on a real server, and on the memory server's switches."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ from tests.eventstore.support import (
 
 
 def folded(entries: Iterable[Entry]) -> list[int]:
-    """
-    The numbers that a fold takes: of the next expected number only, everything else is dropped.
-    """
+    """The numbers that a fold takes: of the next expected number only, everything else is dropped."""
     taken: list[int] = []
     for entry in entries:
         if int(entry.data.split(b":")[0]) == len(taken) + 1:
@@ -45,9 +41,7 @@ def folded(entries: Iterable[Entry]) -> list[int]:
 
 
 async def append_numbered(store: EventStore, session_id: str, count: int) -> None:
-    """
-    Append numbered payloads of 1 kB as fast as there is room, and wait for all acknowledgements.
-    """
+    """Append numbered payloads of 1 kB as fast as there is room, and wait for all acknowledgements."""
     writer = store.writer(session_id)
     for number in range(1, count + 1):
         await writer.room()
@@ -57,9 +51,7 @@ async def append_numbered(store: EventStore, session_id: str, count: int) -> Non
 
 
 async def follow_numbered(follower: Follower, count: int) -> list[Entry]:
-    """
-    Follow until the fold has taken `count` numbers.
-    """
+    """Follow until the fold has taken `count` numbers."""
     entries: list[Entry] = []
     async for batch in follower:
         entries += batch

@@ -1,6 +1,4 @@
-"""
-Following journals, on every back end.
-"""
+"""Following journals, on every back end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Appending, reading and trimming, on every back end.
-"""
+"""Appending, reading and trimming, on every back end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Snapshots, directory, deadlines, processes, slots and time, on every back end.
-"""
+"""Snapshots, directory, deadlines, processes, slots and time, on every back end."""
 
 from __future__ import annotations
 
@@ -74,7 +72,7 @@ async def test_a_process_lives_as_long_as_its_heartbeat(backend: Backend) -> Non
 
 
 async def test_a_process_is_forgotten_only_without_slots(scripting: Backend) -> None:
-    """A slot that was taken on a dead process meanwhile keeps it listed, so that somebody sees to the slot."""
+    """A slot taken on a dead process meanwhile keeps it listed, so that somebody sees to the slot."""
     async with scripting.store() as store:
         await store.beat("worker-1", b"", 60_000)
         await store.hold("worker-1", "a:1", None)

@@ -1,6 +1,4 @@
-"""
-Ids, clock, backoff, server helper and store URLs.
-"""
+"""Ids, clock, backoff, server helper and store URLs."""
 
 from __future__ import annotations
 

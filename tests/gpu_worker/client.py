@@ -36,24 +36,18 @@ PATIENCE_S = 20
 
 
 class Clock:
-    """
-    The store's time, moved by hand.
-    """
+    """The store's time, moved by hand."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
 
     def __call__(self) -> int:
-        """
-        The time in ms.
-        """
+        """The time in ms."""
         return self.now_ms
 
 
 class Scene:
-    """
-    One memory server with its clock, for the length of a test.
-    """
+    """One memory server with its clock, for the length of a test."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -72,9 +66,7 @@ class Scene:
     async def worker(
         self, plugin: ModelPlugin, worker_id: str = "worker-a", **settings: float | str
     ) -> AsyncIterator[tuple[Worker, asyncio.Task[None]]]:
-        """
-        Runs a worker with a store of its own until the block ends; cancel the task to kill it.
-        """
+        """Runs a worker with a store of its own until the block ends; cancel the task to kill it."""
         async with self.store() as store:
             fixed: dict[str, float | str] = {"heartbeat_s": 0.05, "stop_timeout_s": 5.0, **settings}
             worker = Worker(store, plugin, _settings(worker_id, fixed))
@@ -92,9 +84,7 @@ def _settings(worker_id: str, given: dict[str, float | str]) -> WorkerSettings:
 
 
 class Client:
-    """
-    One session, as its client and its gateway see it.
-    """
+    """One session, as its client and its gateway see it."""
 
     def __init__(
         self, scene: Scene, store: MemoryEventStore, config: SessionConfig, profile: ModelProfile
@@ -113,9 +103,7 @@ class Client:
         self._n = 0
 
     async def open(self, worker_id: str | None = "worker-a", *, limits: Limits | None = None) -> None:
-        """
-        Opens the session and assigns its first worker, which holds a slot before.
-        """
+        """Opens the session and assigns its first worker, which holds a slot before."""
         opened = ev.SessionOpened(
             self.session_id,
             self._profile,
@@ -131,24 +119,18 @@ class Client:
         await self.append(ev.ClientAttached("attachment-1", "gateway-a", 1, None, b"hash"))
 
     async def assign(self, worker_id: str) -> None:
-        """
-        Assigns a worker as the next generation, as a reaper does.
-        """
+        """Assigns a worker as the next generation, as a reaper does."""
         await self.catch_up()
         generation = self.state.worker.generation + 1
         await self._store.hold(worker_id, slot_member(self.session_id, generation), None)
         await self.append(ev.WorkerAssigned(worker_id, generation))
 
     async def append(self, body: ev.AnyEvent, stamp: Stamp | None = None) -> None:
-        """
-        Appends a fact.
-        """
+        """Appends a fact."""
         await self._store.append(self.session_id, encode_entry(body, stamp))
 
     async def command(self, command: AnyCommand) -> None:
-        """
-        Sends a command.
-        """
+        """Sends a command."""
         self._n += 1
         await self._store.append(self.session_id, encode_entry(command, Stamp(Role.CLIENT, 1, self._n)))
 
@@ -169,26 +151,20 @@ class Client:
             )
 
     async def wait_in_silence(self, duration_ms: int) -> None:
-        """
-        Lets time pass in which the client sends nothing but signs of life.
-        """
+        """Lets time pass in which the client sends nothing but signs of life."""
         for _ in range(duration_ms // CHUNK_MS):
             self._scene.clock.now_ms += CHUNK_MS
             await self.command(Heartbeat())
             await self.until(lambda state: next_unit(state, self._scene.clock.now_ms) is None)
 
     async def until(self, holds: Callable[[State], bool]) -> None:
-        """
-        Folds until a condition on the state holds.
-        """
+        """Folds until a condition on the state holds."""
         async with asyncio.timeout(PATIENCE_S):
             while not holds(self.state):
                 self._fold(await anext(self._follower))
 
     async def catch_up(self) -> None:
-        """
-        Folds everything that is in the journal now.
-        """
+        """Folds everything that is in the journal now."""
         bounds = await self._store.bounds(self.session_id)
         if bounds is not None:
             await self.until(lambda state: state.position >= bounds[1])
@@ -206,23 +182,17 @@ class Client:
 
     @property
     def reply(self) -> Pcm:
-        """
-        All audio that the client was given, float32 at the output format's rate.
-        """
+        """All audio that the client was given, float32 at the output format's rate."""
         deltas = [event.delta for event, _ in self.outbound if isinstance(event, wire.AudioDelta)]
         return decode(b"".join(deltas), self._config.output_format.encoding)
 
     @property
     def transcripts(self) -> list[str]:
-        """
-        The transcripts of what the client was told.
-        """
+        """The transcripts of what the client was told."""
         return [event.delta for event, _ in self.outbound if isinstance(event, wire.TranscriptDelta)]
 
     def units(self) -> list[ev.ModelUnitCompleted]:
-        """
-        The units that counted.
-        """
+        """The units that counted."""
         return [
             entry.body
             for entry, counted in self.changes
@@ -230,16 +200,12 @@ class Client:
         ]
 
     def told(self, kind: type[wire.ServerEvent]) -> list[wire.ServerEvent]:
-        """
-        The outbound events of one type.
-        """
+        """The outbound events of one type."""
         return [event for event, _ in self.outbound if isinstance(event, kind)]
 
 
 def _is_served(state: State) -> bool:
-    """
-    Whether no whole unit of input waits for a worker that there is, and all that was said is rendered.
-    """
+    """Whether no whole unit of input waits for a worker that there is, and all that was said is rendered."""
     if state.worker.worker is None or state.end_reason is not None:
         return True
     profile = state.pinned.profile
@@ -248,7 +214,5 @@ def _is_served(state: State) -> bool:
 
 
 def in_16_bits(pcm: Pcm) -> Pcm:
-    """
-    Gives what is left of audio that went through PCM16.
-    """
+    """Gives what is left of audio that went through PCM16."""
     return np.asarray(decode(encode(pcm, "pcm16"), "pcm16"), np.float32)

@@ -45,9 +45,7 @@ class Act(NamedTuple):
 
 
 class Journal:
-    """
-    The journal of one session and its fold, with the ledger of a worker that follows it.
-    """
+    """The journal of one session and its fold, with the ledger of a worker that follows it."""
 
     def __init__(self, plugin: ModelPlugin) -> None:
         self.plugin = plugin
@@ -57,18 +55,14 @@ class Journal:
         self._numbers = {Role.CLIENT: 0, Role.WORKER: 0}
 
     def fold(self, position: Position, data: bytes) -> None:
-        """
-        Fold an entry as it lies in a journal.
-        """
+        """Fold an entry as it lies in a journal."""
         self.entries.append((position, data))
         reduction = reduce_bytes(self.state, position, data)
         self.state = reduction.state
         self.ledger.take(reduction.changes, self.state)
 
     def append(self, now_ms: int, body: Body, role: Role | None = None) -> None:
-        """
-        Make an entry and fold it.
-        """
+        """Make an entry and fold it."""
         stamp = None
         if role is not None:
             self._numbers[role] += 1
@@ -78,9 +72,7 @@ class Journal:
         self.fold(position, encode_entry(body, stamp))
 
     def unit_input(self, plan: UnitPlan, pcm: Pcm, *, is_interrupted: bool) -> UnitInput:
-        """
-        Give what the model gets for a unit.
-        """
+        """Give what the model gets for a unit."""
         state = self.state
         return UnitInput(plan, pcm, is_interrupted, state.history, state.config, state.response)
 
@@ -98,9 +90,7 @@ class Step(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """
-    An uninterrupted run: the journal and every unit.
-    """
+    """An uninterrupted run: the journal and every unit."""
 
     plugin: ModelPlugin
     entries: tuple[tuple[Position, bytes], ...]
@@ -118,9 +108,7 @@ class Recording(NamedTuple):
 def session_config(
     plugin: ModelPlugin, *, input_format: AudioFormat | None = None, auto_response: bool = True
 ) -> SessionConfig:
-    """
-    Give the configuration of a duplex session with this model.
-    """
+    """Give the configuration of a duplex session with this model."""
     return SessionConfig(
         model=plugin.profile.model,
         input_format=input_format or AudioFormat(sample_rate_hz=plugin.profile.input_sample_rate_hz),
@@ -130,9 +118,7 @@ def session_config(
 
 
 def opening(plugin: ModelPlugin, config: SessionConfig, session_id: str) -> Iterator[Body]:
-    """
-    Give the entries that open a session with a client and a first worker.
-    """
+    """Give the entries that open a session with a client and a first worker."""
     yield ev.SessionOpened(
         session_id, plugin.profile, config, Limits(), Way.DUPLEX, Dialect.GA, REDUCER_VERSION
     )
@@ -141,9 +127,7 @@ def opening(plugin: ModelPlugin, config: SessionConfig, session_id: str) -> Iter
 
 
 def audio_acts(pcm: Pcm, audio_format: AudioFormat, *, at_ms: int = 0, chunk_ms: int = 80) -> list[Act]:
-    """
-    Send float32 [samples] at the format's rate, in real time.
-    """
+    """Send float32 [samples] at the format's rate, in real time."""
     data = encode(pcm, audio_format.encoding)
     size = audio_format.sample_rate_hz * chunk_ms // 1000 * audio_format.sample_bytes
     chunks = [data[start : start + size] for start in range(0, len(data), size)]
@@ -211,9 +195,7 @@ async def _render(journal: Journal, session: ModelSession, unit: ev.ModelUnitCom
 
 
 def completed(plan: UnitPlan, output: UnitOutput) -> ev.ModelUnitCompleted:
-    """
-    Give the entry of a unit; its audio, if ready, as PCM16 at the model's rate.
-    """
+    """Give the entry of a unit; its audio, if ready, as PCM16 at the model's rate."""
     audio: bytes | None = b""
     if output.decision is not ev.Decision.LISTEN:
         audio = None if output.audio is None else encode(output.audio, "pcm16")
@@ -235,9 +217,7 @@ def completed(plan: UnitPlan, output: UnitOutput) -> ev.ModelUnitCompleted:
 
 
 class _Plain(NamedTuple):
-    """
-    A unit's outcome in a form that compares and prints well.
-    """
+    """A unit's outcome in a form that compares and prints well."""
 
     decision: ev.Decision
     token_ids: tuple[int, ...]
@@ -248,17 +228,13 @@ class _Plain(NamedTuple):
 
 
 def plain(output: UnitOutput) -> _Plain:
-    """
-    Give an outcome as plain values.
-    """
+    """Give an outcome as plain values."""
     audio = None if output.audio is None else output.audio.tobytes()
     return _Plain(output.decision, output.token_ids, output.codes, output.text, audio, output.calls)
 
 
 def rebuilt(recording: Recording, unit: int) -> tuple[Journal, Context]:
-    """
-    Fold a recorded journal up to the end of a unit, as a new owner does, and give the context there.
-    """
+    """Fold a recorded journal up to the end of a unit, as a new owner does, and give the context there."""
     journal = Journal(recording.plugin)
     for position, data in recording.entries[: recording.folded_after(unit)]:
         journal.fold(position, data)
@@ -266,9 +242,7 @@ def rebuilt(recording: Recording, unit: int) -> tuple[Journal, Context]:
 
 
 async def check_rebuilt_session_goes_on(recording: Recording, unit: int, *, steps: int | None = None) -> None:
-    """
-    A session opened from the journal after `unit` goes on exactly as the first owner did.
-    """
+    """A session opened from the journal after `unit` goes on exactly as the first owner did."""
     journal, context = rebuilt(recording, unit)
     session = await recording.plugin.open(context)
     journal.ledger.narrow()
@@ -284,9 +258,7 @@ async def check_rebuilt_session_goes_on(recording: Recording, unit: int, *, step
 
 
 async def check_window_is_enough_and_bounded(recording: Recording) -> None:
-    """
-    The context at the end holds no more than the plugin's window, and its audio is what was fed.
-    """
+    """The context at the end holds no more than the plugin's window, and its audio is what was fed."""
     _, context = rebuilt(recording, len(recording.steps) - 1)
     plugin = recording.plugin
     assert len(context.units) <= plugin.window_units
@@ -299,9 +271,7 @@ async def check_window_is_enough_and_bounded(recording: Recording) -> None:
 
 
 async def check_interruption_ends_speech(recording: Recording) -> None:
-    """
-    A unit after an interruption listens or begins anew; it never goes on with what was being said.
-    """
+    """A unit after an interruption listens or begins anew; it never goes on with what was being said."""
     interrupted = [
         (before, step)
         for before, step in itertools.pairwise(recording.steps)
@@ -313,9 +283,7 @@ async def check_interruption_ends_speech(recording: Recording) -> None:
 
 
 async def check_rendered_parts(recording: Recording, unit: int) -> None:
-    """
-    A unit's parts, rendered by a new owner from any part on, are the same audio as rendered in one go.
-    """
+    """A unit's parts, rendered by a new owner from any part on, are the same audio as rendered in one go."""
     session = await recording.plugin.open(rebuilt(recording, unit)[1])
     step = recording.steps[unit]
     waiting = completed(step.plan, step.output)

@@ -1,6 +1,4 @@
-"""
-Recorded speech for the worker's tests.
-"""
+"""Recorded speech for the worker's tests."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ CLIP_HZ = 16_000
 
 @cache
 def clip(name: str, rate_hz: int = 24_000) -> Pcm:
-    """
-    Gives a clip of human speech, float32 [samples] at `rate_hz`, exact in 16 bits.
-    """
+    """Gives a clip of human speech, float32 [samples] at `rate_hz`, exact in 16 bits."""
     with wave.open(str(SPEECH / name)) as file:
         pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / np.float32(32768)
     if rate_hz != CLIP_HZ:
@@ -31,16 +27,12 @@ def clip(name: str, rate_hz: int = 24_000) -> Pcm:
 
 
 def silence(duration_ms: int, rate_hz: int = 24_000) -> Pcm:
-    """
-    Gives float32 zeros.
-    """
+    """Gives float32 zeros."""
     return np.zeros(duration_ms * rate_hz // 1000, np.float32)
 
 
 def spoken_range(pcm: Pcm, rate_hz: int) -> tuple[int, int]:
-    """
-    Gives where the speech in a clip between silences starts and ends, by its energy alone.
-    """
+    """Gives where the speech in a clip between silences starts and ends, by its energy alone."""
     width = rate_hz // 50
     energy = np.convolve(np.square(pcm.astype(np.float64)), np.ones(width), mode="same")
     above = np.flatnonzero(energy > 0.01 * energy.max())
@@ -48,9 +40,7 @@ def spoken_range(pcm: Pcm, rate_hz: int) -> tuple[int, int]:
 
 
 def best_match(needle: Pcm, haystack: Pcm) -> tuple[float, int]:
-    """
-    Gives the best normalised cross-correlation of `needle` with a stretch of `haystack`, and its place.
-    """
+    """Gives the best normalised cross-correlation of `needle` with a stretch of `haystack`, and its place."""
     size = 1 << (len(needle) + len(haystack)).bit_length()
     spectrum = np.fft.rfft(haystack, size) * np.conj(np.fft.rfft(needle, size))
     lags = len(haystack) - len(needle) + 1

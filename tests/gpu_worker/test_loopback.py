@@ -212,9 +212,7 @@ async def test_an_endless_utterance_is_bounded() -> None:
     "plugin", [LoopbackPlugin(), LoopbackPartsPlugin()], ids=["loopback", "loopback_parts"]
 )
 async def test_rebuilt_after_any_unit_it_goes_on_exactly(plugin: LoopbackPlugin) -> None:
-    """
-    For every k, a session rebuilt after unit k gives the same outcomes as the uninterrupted one.
-    """
+    """For every k, a session rebuilt after unit k gives the same outcomes as the uninterrupted one."""
     recording = await conversation(plugin)
     assert len(turns(recording)) >= 3
     for unit in range(-1, len(recording.steps)):
@@ -257,9 +255,7 @@ async def test_the_conversation_is_within_the_window() -> None:
 
 
 async def test_parts_are_the_same_audio() -> None:
-    """
-    The double with a renderer says what the model says, in parts that can be taken up anywhere.
-    """
+    """The double with a renderer says what the model says, in parts that can be taken up anywhere."""
     whole = await record(LoopbackPlugin(), audio_acts(sentence(pause_ms=3_000), FORMAT_24K))
     parts = await record(LoopbackPartsPlugin(), audio_acts(sentence(pause_ms=3_000), FORMAT_24K))
     speaking = [n for n, step in enumerate(parts.steps) if step.output.decision is not Decision.LISTEN]

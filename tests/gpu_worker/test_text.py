@@ -1,6 +1,4 @@
-"""
-Text, function calls, transcripts and responses beside the conversation, through the journal.
-"""
+"""Text, function calls, transcripts and responses beside the conversation, through the journal."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A bare client on the wire: sends what a test says, keeps every frame, and can be cut off at any moment.
-"""
+"""A bare client on the wire: sends what a test says, keeps every frame, and can be cut off at any moment."""
 
 from __future__ import annotations
 
@@ -30,24 +28,18 @@ _LAST = ("session.closed", "session.expired")
 
 @cache
 def spoken(clip: str, silence_ms: int = 900) -> bytes:
-    """
-    A clip as PCM16 at 24 kHz, and silence after it: enough for the model to hear that the user is done.
-    """
+    """A clip as PCM16 at 24 kHz, and silence after it: enough for the model to hear that the user is done."""
     return read_wav(SPEECH / clip, RATE_HZ) + bytes(2 * RATE_HZ * silence_ms // 1000)
 
 
 def pieces(pcm: bytes, piece_ms: int = 40) -> list[bytes]:
-    """
-    Audio as a microphone gives it.
-    """
+    """Audio as a microphone gives it."""
     size = 2 * RATE_HZ * piece_ms // 1000
     return [pcm[at : at + size] for at in range(0, len(pcm), size)]
 
 
 def audio_of(events: Iterable[Event], response_id: str | None = None) -> bytes:
-    """
-    The audio in events: of a response, or of all.
-    """
+    """The audio in events: of a response, or of all."""
     return b"".join(
         base64.b64decode(event["delta"])
         for event in events
@@ -77,9 +69,7 @@ class Caller:
     # --- connections ----------------------------------------------------------------------------------------
 
     async def open(self, url: str, *, model: str = "loopback", **session: Any) -> Event:
-        """
-        Open a session the duplex way, PCM16 at 24 kHz in and out; gives `session.created`.
-        """
+        """Open a session the duplex way, PCM16 at 24 kHz in and out; gives `session.created`."""
         await self._connect(url)
         audio = {"format": {"type": "audio/pcm", "rate": RATE_HZ}}
         options = {
@@ -96,9 +86,7 @@ class Caller:
         return created
 
     async def resume(self, url: str) -> Event:
-        """
-        Go on with the session on a new connection; gives the answer, good or bad.
-        """
+        """Go on with the session on a new connection; gives the answer, good or bad."""
         await self.ask_to_resume(url)
         answer = await self.next()
         if answer["type"] == "session.resumed":
@@ -106,9 +94,7 @@ class Caller:
         return answer
 
     async def ask_to_resume(self, url: str) -> None:
-        """
-        The same without reading the answer.
-        """
+        """The same without reading the answer."""
         await self._connect(url)
         await self.send(
             "session.resume",
@@ -118,17 +104,13 @@ class Caller:
         )
 
     def twin(self) -> Caller:
-        """
-        Another client that knows what this one knows.
-        """
+        """Another client that knows what this one knows."""
         other = Caller()
         other.session_id, other.token, other.seq = self.session_id, self.token, self.seq
         return other
 
     async def drop(self) -> None:
-        """
-        Lose the connection without a word, as on a train.
-        """
+        """Lose the connection without a word, as on a train."""
         assert self.connection is not None
         self.connection.transport.abort()
         await self.connection.wait_closed()
@@ -145,23 +127,17 @@ class Caller:
     # --- sending --------------------------------------------------------------------------------------------
 
     async def send(self, type_: str, **fields: Any) -> None:
-        """
-        Send one client event; a connection that is gone swallows it.
-        """
+        """Send one client event; a connection that is gone swallows it."""
         await self.raw(msgspec.json.encode({"type": type_, **fields}).decode())
 
     async def raw(self, frame: str | bytes) -> None:
-        """
-        Send one frame as it is.
-        """
+        """Send one frame as it is."""
         assert self.connection is not None
         with suppress(ConnectionClosed):
             await self.connection.send(frame)
 
     async def append(self, audio: bytes, **fields: Any) -> None:
-        """
-        Send audio.
-        """
+        """Send audio."""
         await self.send("input_audio_buffer.append", audio=base64.b64encode(audio).decode(), **fields)
 
     # --- reading --------------------------------------------------------------------------------------------
@@ -183,17 +159,13 @@ class Caller:
         return event
 
     async def get(self, type_: str) -> Event:
-        """
-        Read up to the next event of a type and give that.
-        """
+        """Read up to the next event of a type and give that."""
         while (event := await self.next())["type"] != type_:
             pass
         return event
 
     async def rest(self) -> int | None:
-        """
-        Read until the server has closed; gives its code.
-        """
+        """Read until the server has closed; gives its code."""
         assert self.connection is not None
         with suppress(ConnectionClosed):
             while True:
@@ -202,9 +174,7 @@ class Caller:
         return self.connection.close_code
 
     async def turn(self) -> bytes:
-        """
-        Read to the end of the next response, if it did not come already; gives its audio.
-        """
+        """Read to the end of the next response, if it did not come already; gives its audio."""
         self._turns += 1
         while (
             len(done := [e["response_id"] for e in self.numbered if e["type"] == "response.done"])
@@ -214,9 +184,7 @@ class Caller:
         return self.audio(done[self._turns - 1])
 
     async def close(self) -> None:
-        """
-        End the session and read its last events.
-        """
+        """End the session and read its last events."""
         await self.send("session.close")
         assert 1000 == await self.rest()
         assert self.events[-1]["type"] in _LAST
@@ -225,20 +193,14 @@ class Caller:
 
     @property
     def events(self) -> list[Event]:
-        """
-        Everything read.
-        """
+        """Everything read."""
         return [msgspec.json.decode(frame) for frame in self.frames]
 
     @property
     def numbered(self) -> list[Event]:
-        """
-        The session's events, as opposed to those of one connection.
-        """
+        """The session's events, as opposed to those of one connection."""
         return [event for event in self.events if "server_event_seq" in event]
 
     def audio(self, response_id: str | None = None) -> bytes:
-        """
-        The audio of a response, or of all.
-        """
+        """The audio of a response, or of all."""
         return audio_of(self.numbered, response_id)

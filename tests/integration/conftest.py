@@ -1,6 +1,4 @@
-"""
-Fixtures of the integration tests: one stack a module, checked when its tests are over.
-"""
+"""Fixtures of the integration tests: one stack a module, checked when its tests are over."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ OMNI_SHA256 = "141cb0c7b9c07970e5c92a99aab9696e81682dbfa3d2bfcde359c3c1533385f4"
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """
-    Add what the processes said to the report of a test that failed.
-    """
+    """Add what the processes said to the report of a test that failed."""
     report = yield
     stack = getattr(item, "funcargs", {}).get("stack")
     if report.failed and isinstance(stack, Stack):
@@ -60,9 +56,7 @@ async def stack(
 
 @pytest.fixture(scope="session")
 def omni_clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    """
-    vLLM-Omni's own duplex client, out of its wheel; the rest of that package is not installed.
-    """
+    """vLLM-Omni's own duplex client, out of its wheel; the rest of that package is not installed."""
     folder = tmp_path_factory.mktemp("vllm_omni")
     with zipfile.ZipFile(_omni_wheel()) as wheel:
         for name in wheel.namelist():
@@ -76,9 +70,7 @@ def omni_clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleTyp
 
 
 def _omni_wheel() -> Path:
-    """
-    The wheel, from the user's cache; fetched once, and again if it is damaged.
-    """
+    """The wheel, from the user's cache; fetched once, and again if it is damaged."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "duplex-sessions" / "clients"
     cache.mkdir(parents=True, exist_ok=True)
     wheel = cache / OMNI_WHEEL

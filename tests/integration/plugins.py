@@ -55,14 +55,10 @@ class _HoldingAfterPart(LoopbackPartsSession):
 
 
 class Unruly(LoopbackPlugin):
-    """
-    `loopback` for all sessions but those whose instructions ask for worse.
-    """
+    """`loopback` for all sessions but those whose instructions ask for worse."""
 
     async def open(self, context: Context) -> ModelSession:
-        """
-        Hold only as the first owner; kill always.
-        """
+        """Hold only as the first owner; kill always."""
         wish = context.config.instructions
         if wish == POISON:
             return _Poisoned(context)
@@ -72,14 +68,10 @@ class Unruly(LoopbackPlugin):
 
 
 class UnrulyParts(LoopbackPartsPlugin):
-    """
-    The same for `loopback_parts`.
-    """
+    """The same for `loopback_parts`."""
 
     async def open(self, context: Context) -> ModelSession:
-        """
-        Hold only as the first owner.
-        """
+        """Hold only as the first owner."""
         if context.config.instructions == HOLD_AFTER_PART and not context.units:
             return _HoldingAfterPart(context)
         return await super().open(context)

@@ -1,6 +1,4 @@
-"""
-What the journal says: the other side of every comparison.
-"""
+"""What the journal says: the other side of every comparison."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ from tests.integration.stack import Stack, until
 
 
 class Record(NamedTuple):
-    """
-    A session's journal, folded.
-    """
+    """A session's journal, folded."""
 
     outbound: list[Event]
     """Every numbered event, as this session's clients read it."""
@@ -41,9 +37,7 @@ class Record(NamedTuple):
 
 
 async def record(store: EventStore, session_id: str) -> Record:
-    """
-    Read a session's journal up to its present end.
-    """
+    """Read a session's journal up to its present end."""
     outbound: list[Event] = []
     pcm, workers = bytearray(), list[ev.WorkerAssigned]()
     late = late_effects = undecodable = 0
@@ -77,9 +71,7 @@ def _is_late(step: Step) -> bool:
 
 
 def check_reply(reply: bytes, said: bytes) -> None:
-    """
-    The reply is what was said: sample for sample, and it sounds like it.
-    """
+    """The reply is what was said: sample for sample, and it sounds like it."""
     assert reply
     assert said.find(reply) >= 0, "the reply is no stretch of what was said"
     assert correlation(reply, said) > 0.9
@@ -101,9 +93,7 @@ async def check_session(stack: Stack, caller: Caller) -> Record:
 
 
 async def check_journal(store: EventStore, session_id: str) -> None:
-    """
-    The journal verifies, as soon as the gateway has appended its last digest.
-    """
+    """The journal verifies, as soon as the gateway has appended its last digest."""
 
     async def compared() -> bool:
         return (await verify(store, session_id)).outcome is not Outcome.NOTHING_TO_COMPARE

@@ -1,6 +1,4 @@
-"""
-A network that breaks: a TCP relay whose connections a test cuts.
-"""
+"""A network that breaks: a TCP relay whose connections a test cuts."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ class Relay:
         await self._server.wait_closed()
 
     def cut(self) -> None:
-        """
-        Break every connection, both ways, without a goodbye.
-        """
+        """Break every connection, both ways, without a goodbye."""
         for writer in self._writers:
             writer.transport.abort()
 

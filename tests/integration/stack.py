@@ -57,9 +57,7 @@ WORKER_SETTINGS: Mapping[str, str] = {
 
 
 class Options(NamedTuple):
-    """
-    What a module of tests wants of its stack: as its `STACK`.
-    """
+    """What a module of tests wants of its stack: as its `STACK`."""
 
     model: str = "loopback"
     """What the workers serve."""
@@ -73,9 +71,7 @@ DEFAULT = Options()
 
 
 class Health(msgspec.Struct):
-    """
-    What a gateway's `/health` says.
-    """
+    """What a gateway's `/health` says."""
 
     status: str
     gateway: str
@@ -83,9 +79,7 @@ class Health(msgspec.Struct):
 
 
 class LogLine(msgspec.Struct):
-    """
-    Of a line in a log, what tests read.
-    """
+    """Of a line in a log, what tests read."""
 
     event: str = ""
     worker: str = ""
@@ -109,36 +103,32 @@ class Child:
         self.starts = 0
         self._arguments = arguments
         self._log = folder / f"{name}.log"
+        self._said_before = 0
+        """Length of the log when the newest process was started."""
         self._process: asyncio.subprocess.Process | None = None
         self._guard = AsyncExitStack()
 
     @property
     def running(self) -> bool:
-        """
-        Whether its process has been started and not ended.
-        """
+        """Whether its process has been started and not ended."""
         return self._process is not None and self._process.returncode is None
 
     @property
     def log(self) -> str:
-        """
-        What its processes have said so far.
-        """
+        """What its processes have said so far."""
         return self._log.read_text() if self._log.exists() else ""
 
     @property
     def worker_id(self) -> str | None:
-        """
-        The name under which its newest process serves, if it is a worker that has begun to.
-        """
-        lines = [_lines.decode(line) for line in self.log.splitlines() if line.startswith("{")]
+        """The name under which its newest process serves, if it is a worker that has begun to."""
+        log = self.log[self._said_before :]
+        lines = [_lines.decode(line) for line in log.splitlines() if line.startswith("{")]
         names = [line.worker for line in lines if line.event == "worker.started"]
-        return names[-1] if len(names) == self.starts else None
+        return names[-1] if names else None
 
     async def start(self) -> None:
-        """
-        Start a process; it is not ready when this returns.
-        """
+        """Start a process; it is not ready when this returns."""
+        self._said_before = len(self.log)
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "duplex", *self._arguments),
@@ -153,35 +143,25 @@ class Child:
         await self._guard.enter_async_context(guarded(self._process.pid))
 
     async def kill(self) -> None:
-        """
-        Kill -9.
-        """
+        """Kill -9."""
         self._signal(signal.SIGKILL)
         await self.ended()
 
     async def stop(self) -> int:
-        """
-        End it in good order; gives its exit code.
-        """
+        """End it in good order; gives its exit code."""
         self._signal(signal.SIGTERM)
         return await self.ended()
 
     def suspend(self) -> None:
-        """
-        Let it stand still, as a machine does that swaps or a debugger.
-        """
+        """Let it stand still, as a machine does that swaps or a debugger."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """
-        Let it go on.
-        """
+        """Let it go on."""
         self._signal(signal.SIGCONT)
 
     async def ended(self) -> int:
-        """
-        Wait for its end; gives its exit code.
-        """
+        """Wait for its end; gives its exit code."""
         assert self._process is not None
         async with asyncio.timeout(STOP_S):
             code = await self._process.wait()
@@ -225,34 +205,24 @@ class Stack:
 
     @property
     def children(self) -> list[Child]:
-        """
-        Gateways and workers.
-        """
+        """Gateways and workers."""
         return [*self.gateways, *self.workers]
 
     @property
     def store_url(self) -> str:
-        """
-        Where the event store is.
-        """
+        """Where the event store is."""
         return self._valkey.url
 
     def url(self, gateway: int = 0, scheme: str = "ws") -> str:
-        """
-        The address of a gateway, without a path.
-        """
+        """The address of a gateway, without a path."""
         return f"{scheme}://127.0.0.1:{self._ports[gateway]}"
 
     def port(self, gateway: int = 0) -> int:
-        """
-        Where a gateway listens.
-        """
+        """Where a gateway listens."""
         return self._ports[gateway]
 
     async def __aenter__(self) -> Self:
-        """
-        Start everything and wait until every process serves.
-        """
+        """Start everything and wait until every process serves."""
         try:
             await self._stack.enter_async_context(self._valkey)
             await self._guard_store()
@@ -279,18 +249,14 @@ class Stack:
         await until(self._workers_known)
 
     async def crash_store(self, down_s: float) -> None:
-        """
-        Kill -9 the store, and start it again on what is on its disk, so many seconds later.
-        """
+        """Kill -9 the store, and start it again on what is on its disk, so many seconds later."""
         await self._valkey.kill()
         await asyncio.sleep(down_s)
         await self._valkey.start()
         await self._guard_store()
 
     async def suspend_store(self, out_s: float) -> None:
-        """
-        Let the store stand still for so long: it takes connections and answers nothing.
-        """
+        """Let the store stand still for so long: it takes connections and answers nothing."""
         assert self._valkey.pid is not None
         os.kill(self._valkey.pid, signal.SIGSTOP)
         try:
@@ -299,9 +265,7 @@ class Stack:
             os.kill(self._valkey.pid, signal.SIGCONT)
 
     def logs(self) -> str:
-        """
-        The last lines of every process.
-        """
+        """The last lines of every process."""
         return "\n".join(
             f"--- {child.name}\n" + "\n".join(child.log.splitlines()[-30:]) for child in self.children
         )
@@ -309,18 +273,14 @@ class Stack:
     # --- who is who -----------------------------------------------------------------------------------------
 
     async def state(self, session_id: str) -> State:
-        """
-        Fold a session up to its present end.
-        """
+        """Fold a session up to its present end."""
         fold = Fold()
         for entry in await self.store.read(session_id, limit=1_000_000):
             fold, _ = fold.step(entry.id, entry.data)
         return fold.state
 
     async def state_when(self, session_id: str, wanted: Callable[[State], bool]) -> State:
-        """
-        Follow a session until its state is as wanted, at whichever entry that is.
-        """
+        """Follow a session until its state is as wanted, at whichever entry that is."""
         fold = Fold()
         follower = self.store.follow(session_id)
         try:
@@ -335,38 +295,28 @@ class Stack:
         raise AssertionError("the journal ended")
 
     async def owner(self, session_id: str) -> Child:
-        """
-        The worker process that has the session now, by the log.
-        """
+        """The worker process that has the session now, by the log."""
         worker_id = (await self.state(session_id)).worker.worker
         return next(child for child in self.workers if worker_id is not None and worker_id == child.worker_id)
 
     async def processes(self, role: ProcessRole) -> list[Process]:
-        """
-        What the store knows of processes of this role, dead ones included.
-        """
+        """What the store knows of processes of this role, dead ones included."""
         return [process for process in await self.store.processes() if _role(process) is role]
 
     # --- in the end -----------------------------------------------------------------------------------------
 
     async def health(self, gateway: int = 0) -> Health:
-        """
-        Ask a gateway how it is.
-        """
+        """Ask a gateway how it is."""
         return msgspec.json.decode(await http_get(f"{self.url(gateway, 'http')}/health"), type=Health)
 
     async def settled(self) -> None:
-        """
-        Wait until every process is at rest: no slot and no attachment held, every gauge at zero.
-        """
+        """Wait until every process is at rest: no slot and no attachment held, every gauge at zero."""
         await until(self._holds_nothing)
         for gateway in range(len(self.gateways)):
             await until(partial(self._is_idle, gateway))
 
     def complaints(self) -> list[str]:
-        """
-        Everything in the logs that a service in good order does not say.
-        """
+        """Everything in the logs that a service in good order does not say."""
         return [
             f"{child.name}: {line}"
             for child in self.children
@@ -376,9 +326,7 @@ class Stack:
 
     @asynccontextmanager
     async def keeping_workers(self) -> AsyncIterator[None]:
-        """
-        Start workers again that end, as a supervisor would, for as long as the context lasts.
-        """
+        """Start workers again that end, as a supervisor would, for as long as the context lasts."""
 
         async def keep() -> None:
             while True:
@@ -447,9 +395,7 @@ def _role(process: Process) -> ProcessRole | None:
 
 
 async def until(condition: Callable[[], Awaitable[bool]], patience_s: float = PATIENCE_S) -> None:
-    """
-    Wait for something in other processes.
-    """
+    """Wait for something in other processes."""
     async with asyncio.timeout(patience_s):
         while not await condition():  # noqa: ASYNC110 - other processes tell nobody
             await asyncio.sleep(POLL_S)
@@ -479,9 +425,7 @@ async def http_get(url: str) -> bytes:
 
 
 async def run_duplex(*arguments: str) -> tuple[int, str]:
-    """
-    Run a command of the service to its end; gives exit code and output.
-    """
+    """Run a command of the service to its end; gives exit code and output."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "duplex", *arguments),
         cwd=ROOT,

@@ -1,6 +1,4 @@
-"""
-What no client should send: each gets its error, the socket lives, and the journal holds nothing of it.
-"""
+"""What no client should send: each gets its error, the socket lives, and the journal holds nothing of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Many sessions at once while processes are killed at random moments, one after the other.
-"""
+"""Many sessions at once while processes are killed at random moments, one after the other."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ class Persistent(Caller):
         self._rng = rng
 
     async def talk(self) -> None:
-        """
-        So many turns, then the end.
-        """
+        """So many turns, then the end."""
         await self.open(self._stack.url(self._rng.randrange(2)))
         for turn in range(1, TURNS + 1):
             await self._say(spoken(SHORT))
@@ -72,9 +68,7 @@ class Persistent(Caller):
             return
 
     async def append_from(self, received: int) -> None:
-        """
-        Send again all that was said after the receipt.
-        """
+        """Send again all that was said after the receipt."""
         for piece in pieces(bytes(self.said[received:])):
             await self.append(piece)
 

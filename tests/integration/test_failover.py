@@ -1,6 +1,4 @@
-"""
-A worker dies, stands still, or is killed by what it works on; the session goes on in another one.
-"""
+"""A worker dies, stands still, or is killed by what it works on; the session goes on in another one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-vLLM-Omni's own duplex client, out of its wheel, talks to the service as it is.
-"""
+"""vLLM-Omni's own duplex client, out of its wheel, talks to the service as it is."""
 
 from __future__ import annotations
 

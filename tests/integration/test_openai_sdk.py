@@ -1,6 +1,4 @@
-"""
-OpenAI's own Python client talks to the service as it is.
-"""
+"""OpenAI's own Python client talks to the service as it is."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Audio that a later stage renders, part by part, and a worker that dies between two parts.
-"""
+"""Audio that a later stage renders, part by part, and a worker that dies between two parts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-What stands behind the service afterwards: journals that verify, damage that is found, and nothing held.
-"""
+"""What stands behind the service afterwards: journals that verify, damage that is found, and nothing held."""
 
 from __future__ import annotations
 

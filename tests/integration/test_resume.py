@@ -1,6 +1,4 @@
-"""
-A client loses its connection, its gateway, or its place to another client, and the session goes on.
-"""
+"""A client loses its connection, its gateway, or its place to another client, and the session goes on."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The store itself is killed. Its disk has everything that it acknowledged, so nothing may be missing.
-"""
+"""The store itself is killed. Its disk has everything that it acknowledged, so nothing may be missing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A scripted journal: a short conversation, with the digests that a gateway would have recorded.
-"""
+"""A scripted journal: a short conversation, with the digests that a gateway would have recorded."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ FRAME_BYTES = 3_840
 
 
 class Script:
-    """
-    Writes a journal entry by entry, as client, worker and gateway would, one entry each 40 ms.
-    """
+    """Writes a journal entry by entry, as client, worker and gateway would, one entry each 40 ms."""
 
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
@@ -30,43 +26,31 @@ class Script:
         self._units = 0
 
     def fact(self, body: Body) -> None:
-        """
-        An entry that carries no stamp.
-        """
+        """An entry that carries no stamp."""
         self._add(body, None)
 
     def client(self, body: Body, generation: int = 1) -> None:
-        """
-        The next append of the client.
-        """
+        """The next append of the client."""
         self._add(body, self._stamp(Role.CLIENT, generation))
 
     def worker(self, body: Body) -> None:
-        """
-        The next append of the worker.
-        """
+        """The next append of the worker."""
         self._add(body, self._stamp(Role.WORKER, 1))
 
     def hear(self, frames: int) -> None:
-        """
-        The client sends frames and the model listens to each.
-        """
+        """The client sends frames and the model listens to each."""
         for _ in range(frames):
             self.client(cmd.AppendAudio(self._pcm()))
             self._unit(ev.Decision.LISTEN, b"")
 
     def speak(self, units: int) -> None:
-        """
-        The client sends frames and the model speaks in each; the last one ends the turn.
-        """
+        """The client sends frames and the model speaks in each; the last one ends the turn."""
         for left in reversed(range(units)):
             self.client(cmd.AppendAudio(self._pcm()))
             self._unit(ev.Decision.SPEAK if left else ev.Decision.TURN_END, self._pcm())
 
     def digest(self) -> None:
-        """
-        What the gateway appends from time to time.
-        """
+        """What the gateway appends from time to time."""
         self.fact(self.fold.outbound_digest())
 
     def _unit(self, decision: ev.Decision, audio: bytes) -> None:
@@ -93,9 +77,7 @@ class Script:
 
 
 def opened(session_id: str | None = None) -> Script:
-    """
-    A session with its client and its worker.
-    """
+    """A session with its client and its worker."""
     script = Script(session_id or new_session_id())
     script.fact(
         ev.SessionOpened(
@@ -114,9 +96,7 @@ def opened(session_id: str | None = None) -> Script:
 
 
 def conversation(session_id: str | None = None) -> Script:
-    """
-    The user speaks, the model answers, the client leaves: three digests, the last one after the end.
-    """
+    """The user speaks, the model answers, the client leaves: three digests, the last one after the end."""
     script = opened(session_id)
     script.hear(6)
     script.digest()
@@ -130,9 +110,7 @@ def conversation(session_id: str | None = None) -> Script:
 
 
 def serving(*scripts: Script) -> MemoryEventStore:
-    """
-    A store, not yet entered, whose server holds the journals as they are.
-    """
+    """A store, not yet entered, whose server holds the journals as they are."""
     server = MemoryServer()
     for number, script in enumerate(scripts):
         server.directory[script.session_id] = number

@@ -14,18 +14,14 @@ from tests.replay_tools.journals import Script, conversation, opened, serving
 
 
 async def replay(store: EventStore, *arguments: str) -> int:
-    """
-    Run a command line on an open store.
-    """
+    """Run a command line on an open store."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return await run(parser.parse_args(arguments), store)
 
 
 async def test_ls_lists_every_session(capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    Oldest first, live and ended ones, one line each below the head.
-    """
+    """Oldest first, live and ended ones, one line each below the head."""
     ended, live = conversation(), opened()
 
     async with serving(ended, live) as store:
@@ -41,9 +37,7 @@ async def test_ls_lists_every_session(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 async def test_ls_gives_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    One object a line, for machines.
-    """
+    """One object a line, for machines."""
     script = conversation()
 
     async with serving(script) as store:
@@ -57,9 +51,7 @@ async def test_ls_gives_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 async def test_ls_names_what_is_wrong_with_a_session(capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    A journal that cannot be folded does not spoil the listing.
-    """
+    """A journal that cannot be folded does not spoil the listing."""
     script = conversation()
 
     async with serving(script) as store:
@@ -71,9 +63,7 @@ async def test_ls_names_what_is_wrong_with_a_session(capsys: pytest.CaptureFixtu
 
 
 async def test_show_keeps_to_its_range(capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    From and to, both included.
-    """
+    """From and to, both included."""
     script = conversation()
 
     async with serving(script) as store:
@@ -85,9 +75,7 @@ async def test_show_keeps_to_its_range(capsys: pytest.CaptureFixture[str]) -> No
 
 
 async def test_state_is_that_at_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    After outbound event 7 the model speaks; at the end the session is over.
-    """
+    """After outbound event 7 the model speaks; at the end the session is over."""
     script = conversation()
 
     async with serving(script) as store:
@@ -105,9 +93,7 @@ async def test_state_is_that_at_the_cursor(capsys: pytest.CaptureFixture[str]) -
 
 
 async def test_state_before_the_beginning_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    There is no state before the first entry.
-    """
+    """There is no state before the first entry."""
     script = conversation()
 
     async with serving(script) as store:
@@ -118,9 +104,7 @@ async def test_state_before_the_beginning_is_an_error(capsys: pytest.CaptureFixt
 
 
 async def test_verify_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    0 verified, 1 failed, 2 nothing to compare; over several sessions a failure outweighs the rest.
-    """
+    """0 verified, 1 failed, 2 nothing to compare; over several sessions a failure outweighs the rest."""
     good, bare, bad = conversation(), opened(), _damaged()
 
     async with serving(good, bare, bad) as store:
@@ -133,9 +117,7 @@ async def test_verify_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 async def test_an_unknown_session_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    Said on stderr, in words.
-    """
+    """Said on stderr, in words."""
     script = conversation()
 
     async with serving() as store:
@@ -146,9 +128,7 @@ async def test_an_unknown_session_is_an_error(capsys: pytest.CaptureFixture[str]
 
 
 async def test_tail_goes_on_with_what_is_appended(capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    An entry appended while tail runs is shown.
-    """
+    """An entry appended while tail runs is shown."""
     script = opened()
     shown = ""
 
@@ -175,9 +155,7 @@ def _damaged() -> Script:
 
 
 async def test_lint_finds_a_sound_session_sound(capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    The events of a conversation are in order, and counted.
-    """
+    """The events of a conversation are in order, and counted."""
     script = conversation()
 
     async with serving(script) as store:
@@ -190,9 +168,7 @@ async def test_lint_finds_a_sound_session_sound(capsys: pytest.CaptureFixture[st
 async def test_lint_tells_what_is_wrong(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Each broken rule is a line, and the exit code is 1.
-    """
+    """Each broken rule is a line, and the exit code is 1."""
     monkeypatch.setattr("replay_tools.cli.violations", lambda events: ["response.done (number 9): twice"])
     script = conversation()
 

@@ -19,9 +19,7 @@ from tests.replay_tools.journals import START_MS, conversation
     ],
 )
 def test_a_cursor_is_read(text: str, expected: Cursor) -> None:
-    """
-    Each of the four forms names its kind of place.
-    """
+    """Each of the four forms names its kind of place."""
     assert expected == parse_cursor(text)
 
 
@@ -29,9 +27,7 @@ def test_a_cursor_is_read(text: str, expected: Cursor) -> None:
     "text", ["", "start", "12", "1-", "+5", "+5s", "-5ms", "seq:", "seq:x", "End", " end", "1-2-3"]
 )
 def test_what_is_no_cursor_is_refused(text: str) -> None:
-    """
-    Anything else is an error that carries the text.
-    """
+    """Anything else is an error that carries the text."""
     with pytest.raises(BadCursor) as caught:
         parse_cursor(text)
 
@@ -53,9 +49,7 @@ def test_what_is_no_cursor_is_refused(text: str) -> None:
     ],
 )
 def test_a_cursor_covers_the_entries_up_to_it(cursor: Cursor, last: int) -> None:
-    """
-    Everything before the place and the entry at the place are covered, nothing after it.
-    """
+    """Everything before the place and the entry at the place are covered, nothing after it."""
     covered = [step.number for step in fold_steps(conversation().entries) if covers(cursor, step, START_MS)]
 
     assert list(range(1, last + 1)) == covered
@@ -65,9 +59,7 @@ def test_a_cursor_covers_the_entries_up_to_it(cursor: Cursor, last: int) -> None
     "cursor", [AtEntry(EntryId(START_MS + 80, 0)), AtElapsed(120), AtSeq(1), AtSeq(8), AtSeq(20)]
 )
 def test_a_range_holds_both_its_ends(cursor: Cursor) -> None:
-    """
-    From a cursor to the same cursor there is at least the cursor's own entry.
-    """
+    """From a cursor to the same cursor there is at least the cursor's own entry."""
     steps = list(fold_steps(conversation().entries))
 
     both = [s.number for s in steps if reaches(cursor, s, START_MS) and covers(cursor, s, START_MS)]

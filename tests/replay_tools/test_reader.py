@@ -11,9 +11,7 @@ from tests.replay_tools.journals import conversation, opened, serving
 
 
 async def test_a_journal_of_several_batches_is_read_whole() -> None:
-    """
-    Entries come in order, whatever the batches.
-    """
+    """Entries come in order, whatever the batches."""
     script = opened()
     script.hear(BATCH)
 
@@ -24,18 +22,14 @@ async def test_a_journal_of_several_batches_is_read_whole() -> None:
 
 
 async def test_an_unknown_session_raises() -> None:
-    """
-    A journal that does not exist is not an empty one.
-    """
+    """A journal that does not exist is not an empty one."""
     async with serving() as store:
         with pytest.raises(UnknownSession):
             await beginning(store, new_session_id())
 
 
 async def test_a_trimmed_journal_is_folded_from_its_snapshot() -> None:
-    """
-    The fold of what is left, from the snapshot before it, ends where the fold of everything did.
-    """
+    """The fold of what is left, from the snapshot before it, ends where the fold of everything did."""
     script = conversation()
     steps = list(fold_steps(script.entries))
 
@@ -49,9 +43,7 @@ async def test_a_trimmed_journal_is_folded_from_its_snapshot() -> None:
 
 
 async def test_a_trimmed_journal_without_a_snapshot_cannot_be_folded() -> None:
-    """
-    A snapshot that lies before the cut does not bridge it, and none at all does not either.
-    """
+    """A snapshot that lies before the cut does not bridge it, and none at all does not either."""
     script = conversation()
     steps = list(fold_steps(script.entries))
 
@@ -67,9 +59,7 @@ async def test_a_trimmed_journal_without_a_snapshot_cannot_be_folded() -> None:
 
 
 def test_what_the_fold_refuses_is_marked() -> None:
-    """
-    A stamp of another generation is refused; a fact without effect is not.
-    """
+    """A stamp of another generation is refused; a fact without effect is not."""
     script = opened()
     script.client(cmd.Heartbeat(), generation=2)
     script.digest()

@@ -9,18 +9,14 @@ SESSION = "sess_01_" + "A" * 22
 
 
 def lines(script: Script, style: Style) -> list[str]:
-    """
-    The whole listing of a journal.
-    """
+    """The whole listing of a journal."""
     renderer = Renderer(style, START_MS)
     shown = [line for step in fold_steps(script.entries) for line in renderer.feed(step)]
     return [*shown, *renderer.flush()]
 
 
 def test_a_conversation_fits_on_a_page() -> None:
-    """
-    Runs of steady audio are one line each; whatever changes something else stands alone.
-    """
+    """Runs of steady audio are one line each; whatever changes something else stands alone."""
     shown = lines(conversation(SESSION), Style())
 
     assert 14 == len(shown)
@@ -42,18 +38,14 @@ def test_a_conversation_fits_on_a_page() -> None:
 
 
 def test_full_shows_every_entry() -> None:
-    """
-    One line an entry, none left out.
-    """
+    """One line an entry, none left out."""
     script = conversation()
 
     assert len(script.entries) == len(lines(script, Style(full=True)))
 
 
 def test_events_stand_below_their_entry_with_their_numbers() -> None:
-    """
-    Numbered events by number, addressed ones by attachment, those of a run in one line.
-    """
+    """Numbered events by number, addressed ones by attachment, those of a run in one line."""
     shown = lines(conversation(), Style(events=True))
 
     assert "        to att-1: session.created" in shown
@@ -62,9 +54,7 @@ def test_events_stand_below_their_entry_with_their_numbers() -> None:
 
 
 def test_a_stale_entry_says_so() -> None:
-    """
-    What the fold refused is told from what merely had no effect.
-    """
+    """What the fold refused is told from what merely had no effect."""
     script = opened()
     script.client(cmd.Heartbeat(), generation=2)
     script.digest()
@@ -76,9 +66,7 @@ def test_a_stale_entry_says_so() -> None:
 
 
 def test_a_clients_mistake_names_its_cause() -> None:
-    """
-    A refused command is an effect: an error event.
-    """
+    """A refused command is an effect: an error event."""
     script = opened()
     script.client(cmd.CancelResponse())
 
@@ -86,9 +74,7 @@ def test_a_clients_mistake_names_its_cause() -> None:
 
 
 def test_a_live_listing_holds_no_run_back_for_ever() -> None:
-    """
-    With a longest run, a line comes each time it is reached.
-    """
+    """With a longest run, a line comes each time it is reached."""
     script = opened()
     script.hear(20)
 
@@ -98,9 +84,7 @@ def test_a_live_listing_holds_no_run_back_for_ever() -> None:
 
 
 def test_a_state_is_json_with_bytes_as_lengths() -> None:
-    """
-    Hashes and codes do not clutter the state.
-    """
+    """Hashes and codes do not clutter the state."""
     text = state_json(conversation().fold.state).decode()
 
     assert '"confirmed_hash": "<32 B>"' in text

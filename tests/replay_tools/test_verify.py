@@ -20,9 +20,7 @@ AUDIO_IN = 3
 
 
 def test_a_sound_journal_is_verified() -> None:
-    """
-    Every digest is compared, and the report counts what it covers.
-    """
+    """Every digest is compared, and the report counts what it covers."""
     report = verify_entries(CONVERSATION.entries)
 
     assert Outcome.VERIFIED == report.outcome
@@ -32,9 +30,7 @@ def test_a_sound_journal_is_verified() -> None:
 
 
 async def test_a_session_is_verified_in_its_store() -> None:
-    """
-    Reading from a store gives the same report.
-    """
+    """Reading from a store gives the same report."""
     async with serving(CONVERSATION) as store:
         report = await verify(store, CONVERSATION.session_id)
 
@@ -42,9 +38,7 @@ async def test_a_session_is_verified_in_its_store() -> None:
 
 
 def test_a_journal_without_a_digest_has_nothing_to_compare() -> None:
-    """
-    An unchecked journal is not called verified.
-    """
+    """An unchecked journal is not called verified."""
     script = opened()
     script.hear(2)
 
@@ -55,9 +49,7 @@ def test_a_journal_without_a_digest_has_nothing_to_compare() -> None:
 
 
 def test_a_digest_may_come_after_a_newer_one() -> None:
-    """
-    A gateway that stood still appends its digest late; it is compared with the fold of then.
-    """
+    """A gateway that stood still appends its digest late; it is compared with the fold of then."""
     script = opened()
     script.hear(2)
     late = script.fold.outbound_digest()
@@ -72,9 +64,7 @@ def test_a_digest_may_come_after_a_newer_one() -> None:
 
 
 def test_entries_after_the_last_digest_are_counted_as_uncovered() -> None:
-    """
-    The report says how much nobody vouches for.
-    """
+    """The report says how much nobody vouches for."""
     script = conversation()
     script.client(cmd.Heartbeat())
     script.client(cmd.Heartbeat())
@@ -87,9 +77,7 @@ def test_entries_after_the_last_digest_are_counted_as_uncovered() -> None:
 
 @given(st.data())
 def test_any_flipped_byte_is_found(data: st.DataObject) -> None:
-    """
-    No byte of any entry can change without a failure, whether audio of the user's or a digest itself.
-    """
+    """No byte of any entry can change without a failure, whether audio of the user's or a digest itself."""
     index = data.draw(st.integers(0, len(CONVERSATION.entries) - 1))
     at = data.draw(st.integers(0, len(CONVERSATION.entries[index].data) - 1))
     flip = data.draw(st.integers(1, 255))
@@ -109,18 +97,14 @@ def test_a_flipped_bit_of_the_users_audio_is_named() -> None:
 
 
 def test_a_lost_entry_is_found() -> None:
-    """
-    A hole is damage too.
-    """
+    """A hole is damage too."""
     entries = [*CONVERSATION.entries[:AUDIO_IN], *CONVERSATION.entries[AUDIO_IN + 1 :]]
 
     assert Outcome.FAILED == verify_entries(entries).outcome
 
 
 def test_a_moved_entry_is_found() -> None:
-    """
-    An entry's position is its time; it counts as part of the entry.
-    """
+    """An entry's position is its time; it counts as part of the entry."""
     entries = list(CONVERSATION.entries)
     entries[AUDIO_IN] = Entry(entries[AUDIO_IN].id.next(), entries[AUDIO_IN].data)
 
@@ -139,9 +123,7 @@ def test_a_moved_entry_is_found() -> None:
 def test_a_digest_that_does_not_fit_says_why(
     forge: Callable[[OutboundDigest], OutboundDigest], expected: str
 ) -> None:
-    """
-    Each way to differ has its own words, for each has another cause.
-    """
+    """Each way to differ has its own words, for each has another cause."""
     script = opened()
     script.hear(2)
     script.speak(2)
@@ -154,9 +136,7 @@ def test_a_digest_that_does_not_fit_says_why(
 
 
 def test_a_digest_may_lag_behind() -> None:
-    """
-    Entries that came between a gateway's fold and its digest are none of the digest's business.
-    """
+    """Entries that came between a gateway's fold and its digest are none of the digest's business."""
     script = opened()
     script.hear(2)
     digest = script.fold.outbound_digest()
@@ -170,9 +150,7 @@ def test_a_digest_may_lag_behind() -> None:
 
 
 def test_what_cannot_be_decoded_is_a_failure_by_itself() -> None:
-    """
-    No digest is needed to see that an entry is broken.
-    """
+    """No digest is needed to see that an entry is broken."""
     script = opened()
     broken = Entry(script.entries[-1].id.next(), encode_entry(cmd.Heartbeat())[:-1])
 

@@ -66,7 +66,8 @@ def refusal(code: str, param: str | None = None, event_id: str | None = None) ->
 
 
 class Scenario:
-    """One session's journal, folded as it grows. Each entry stands 1 ms after the one before.
+    """
+    One session's journal, folded as it grows. Each entry stands 1 ms after the one before.
 
     Attributes:
         entries: position and bytes of every entry so far.

@@ -22,9 +22,7 @@ CHAT_TEMPLATE = (
 
 
 def write_checkpoint(folder: Path) -> Path:
-    """
-    Write configuration, tokenizer and weights.
-    """
+    """Write configuration, tokenizer and weights."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_tokenizer(folder)
     _write_config(folder)
@@ -79,9 +77,7 @@ def _write_config(folder: Path) -> None:
 
 
 def _write_weights(folder: Path) -> None:
-    """
-    Write large random weights: what comes out depends on all that went in, and does not become a loop.
-    """
+    """Write large random weights: what comes out depends on all that went in, and does not become a loop."""
     random = torch.Generator().manual_seed(20)
 
     def matrix(rows: int, columns: int, scale: float) -> torch.Tensor:

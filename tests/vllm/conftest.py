@@ -24,9 +24,7 @@ WINDOW_TOKENS = 512
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """
-    Skips what needs vLLM where there is none, and lets vLLM's own warnings be.
-    """
+    """Skips what needs vLLM where there is none, and lets vLLM's own warnings be."""
     missing = find_spec("vllm") is None
     for item in items:
         if not item.path.is_relative_to(Path(__file__).parent):

@@ -1,6 +1,4 @@
-"""
-Workers' roles on one engine: plugins that share it, and owners that stop dead where a test wants.
-"""
+"""Workers' roles on one engine: plugins that share it, and owners that stop dead where a test wants."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from gpu_worker.plugin import Context, ModelPlugin, ModelSession, UnitInput, Uni
 from gpu_worker.worker import Worker
 from session_core import commands as cmd
 from session_core import wire
-from session_core.config import Modality, SessionConfig
+from session_core.config import Clock, Limits, Modality, SessionConfig
 from session_core.events import ModelUnitCompleted
 from session_core.items import Item, Part, Role
 from session_core.state import State
@@ -139,9 +137,7 @@ class Told(NamedTuple):
 
     @classmethod
     def of(cls, units: list[ModelUnitCompleted], events: list[wire.ServerEvent]) -> Told:
-        """
-        Takes them down.
-        """
+        """Takes them down."""
         return cls(
             [_NUMBER.sub(rb"\1", msgspec.json.encode(unit)) for unit in units],
             [_NUMBER.sub(rb"\1", msgspec.json.encode(event)) for event in events],
@@ -153,34 +149,47 @@ _NUMBER = re.compile(rb"(_1\d{6})_\d+")
 
 
 def session_id(number: int = 0) -> str:
-    """
-    Gives an id: seeds are made of it, so it is the same in every run.
-    """
+    """Gives an id: seeds are made of it, so it is the same in every run."""
     return f"sess_44_{number:022d}"
 
 
-class Talk(Client):
+class Settled(Client):
     """
-    A client that speaks unit by unit, or types, at times of its own: so ids are the same in every run.
+    A client that waits for each owner to begin before it goes on: so the same entries come in the same order.
     """
 
+    async def open(self, worker_id: str | None = "worker-a", *, limits: Limits | None = None) -> None:
+        """
+        Opens the session, and waits for its first owner, if there is one.
+        """
+        await super().open(worker_id, limits=limits)
+        if worker_id is not None:
+            await self.until(lambda state: state.worker.serving)
+
+    async def assign(self, worker_id: str) -> None:
+        """
+        Assigns a worker, and waits for it, unless the session is not open yet.
+        """
+        await super().assign(worker_id)
+        if self.state.attachment.generation:
+            generation = self.state.worker.generation + 1
+            await self.until(lambda state: state.worker.generation == generation and state.worker.serving)
+
+
+class Talk(Settled):
+    """A client that speaks unit by unit, or types, at times of its own: so ids are the same in every run."""
+
     async def hear(self, pcm: Pcm) -> None:
-        """
-        Sends a unit of audio.
-        """
+        """Sends a unit of audio."""
         self._scene.clock.now_ms += CHUNK_MS
         await self.command(cmd.AppendAudio(encode(pcm, "pcm16")))
 
     async def taken(self, units: int) -> None:
-        """
-        Waits until so many units are completed.
-        """
+        """Waits until so many units are completed."""
         await self.until(lambda state: state.clock.next_unit >= units or state.end_reason is not None)
 
     async def ask(self, text: str, options: cmd.ResponseOptions | None = None) -> None:
-        """
-        Puts a question, and waits until it is being answered.
-        """
+        """Puts a question, and waits until it is being answered."""
         for command in (
             cmd.CreateItem(Item("", role=Role.USER, parts=(Part("input_text", text=text),))),
             cmd.CreateResponse(options or cmd.ResponseOptions()),
@@ -190,25 +199,19 @@ class Talk(Client):
         await self.until(lambda state: state.response is not None)
 
     async def answered(self) -> None:
-        """
-        Waits until there is no response in progress.
-        """
+        """Waits until there is no response in progress."""
         await self.until(lambda state: state.response is None)
 
     def told_all(self) -> Told:
-        """
-        Gives what the session came to.
-        """
+        """Gives what the session came to."""
         return Told.of(self.units(), [event for event, _ in self.outbound])
 
 
 def new_talk(
     scene: Scene, store: MemoryEventStore, plugin: ModelPlugin, number: int = 0, **config: object
 ) -> Talk:
-    """
-    Gives a client of this model; it is not opened.
-    """
-    modality = Modality.TEXT if plugin.profile.supports_text else Modality.AUDIO
+    """Gives a client of this model; it is not opened."""
+    modality = Modality.AUDIO if plugin.profile.clock is Clock.UNIT else Modality.TEXT
     settings = SessionConfig(
         plugin.profile.model, auto_response=modality is Modality.AUDIO, output_modality=modality
     )
@@ -220,9 +223,7 @@ def new_talk(
 
 
 def loudnesses(units: int, seed: int = 0) -> list[Pcm]:
-    """
-    Gives units of noise, each as loud as it happens to be.
-    """
+    """Gives units of noise, each as loud as it happens to be."""
     random = np.random.default_rng(seed)
     return [
         np.clip(random.standard_normal(UNIT_SAMPLES) * 10 ** random.uniform(-4, -0.7), -1, 1).astype(
@@ -233,9 +234,7 @@ def loudnesses(units: int, seed: int = 0) -> list[Pcm]:
 
 
 async def killed(serving: Serving) -> None:
-    """
-    Ends a worker as a crash would: nothing more is appended, its requests are gone.
-    """
+    """Ends a worker as a crash would: nothing more is appended, its requests are gone."""
     serving[1].cancel()
     with suppress(asyncio.CancelledError):
         await serving[1]
@@ -245,9 +244,7 @@ async def killed(serving: Serving) -> None:
 async def two_workers(
     scene: Scene, first: ModelPlugin, second: ModelPlugin
 ) -> AsyncIterator[tuple[MemoryEventStore, Serving, Serving]]:
-    """
-    Runs "worker-a" and "worker-b", and gives a gateway's store and both.
-    """
+    """Runs "worker-a" and "worker-b", and gives a gateway's store and both."""
     async with (
         scene.store() as store,
         scene.worker(first, "worker-a") as one,
@@ -257,15 +254,11 @@ async def two_workers(
 
 
 async def patient(event: asyncio.Event) -> None:
-    """
-    Waits for an event, but not for ever.
-    """
+    """Waits for an event, but not for ever."""
     async with asyncio.timeout(PATIENCE_S):
         await event.wait()
 
 
 def ended(state: State) -> bool:
-    """
-    Tells whether nobody has the session.
-    """
+    """Tells whether nobody has the session."""
     return state.worker.worker is None

@@ -1,6 +1,4 @@
-"""
-How many sessions a worker takes is what its KV cache holds: the next one is refused before it begins.
-"""
+"""How many sessions a worker takes is what its KV cache holds: the next one is refused before it begins."""
 
 from __future__ import annotations
 
@@ -46,7 +44,8 @@ async def test_session_beyond_the_kv_budget_is_refused(settings: CausalLmSetting
         assert 2 == advertised.capacity
         for _ in range(2):
             client = await site.client()
-            assert "session.created" == (await client.next())["type"]
+            first = await client.next()
+            assert "session.created" == first["type"], first
         third = await site.client()
         refusal = await third.next()
         assert ("error", "resource_exhausted") == (refusal["type"], refusal["error"]["code"])

@@ -1,6 +1,4 @@
-"""
-`causal_lm` through a real worker on a real engine: what clients are told, and what the context holds.
-"""
+"""`causal_lm` through a real worker on a real engine: what clients are told, and what the context holds."""
 
 from __future__ import annotations
 
@@ -19,15 +17,15 @@ from session_core import commands as cmd
 from session_core.config import Modality, SessionConfig
 from session_core.items import Item, Part, Role
 from tests.gpu_worker import client as gateway
-from tests.gpu_worker.client import Client, Scene
-from tests.vllm.roles import SharedCausal
+from tests.gpu_worker.client import Scene
+from tests.vllm.roles import Settled, SharedCausal
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SESSION_ID = "sess_44_foQB8IBNWszu35otcHR0Ng"
 
 
-class Chat(Client):
+class Chat(Settled):
     """A client that types, and waits for each answer."""
 
     async def ask(self, text: str, options: cmd.ResponseOptions | None = None, *, wait: bool = True) -> None:
@@ -137,9 +135,7 @@ async def test_wishes_of_one_response_count_for_it_alone(
 async def test_cancelled_answer_stands_in_the_context_as_it_was_told(
     monkeypatch: pytest.MonkeyPatch, plugin: CausalLmPlugin, engine: Engine
 ) -> None:
-    """
-    After a cancel the next answer's context holds the words that the client was told, and no others.
-    """
+    """After a cancel the next answer's context holds the words that the client was told, and no others."""
     async with chat(monkeypatch, plugin, max_output_tokens=200) as talk:
         await talk.ask("One?", wait=False)
         await talk.until(lambda state: state.clock.next_unit >= 2)

@@ -95,9 +95,7 @@ def test_without_a_template_there_is_a_transcript() -> None:
 
 
 def test_nobody_writes_special_tokens() -> None:
-    """
-    Special tokens are taken out of texts, also those that taking out makes, and so are our own marks.
-    """
+    """Special tokens are taken out of texts, also those that taking out makes, and so are our own marks."""
     text, _, _ = built([item("item_1", Role.USER, "a<end>b\ue0000\ue001c")], instructions="x<st<end>art>y")
     assert "[system]xy|[user]ab0c|[assistant]" == text
 

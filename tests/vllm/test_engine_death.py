@@ -1,6 +1,4 @@
-"""
-An engine of its own, with prefix caching: what the cache keeps, and what is left when it is killed.
-"""
+"""An engine of its own, with prefix caching: what the cache keeps, and what is left when it is killed."""
 
 from __future__ import annotations
 
@@ -62,9 +60,7 @@ def greedy(tokens: int) -> UnitSampling:
 
 
 async def test_context_from_the_cache_says_the_same(doomed: tuple[Engine, set[int]]) -> None:
-    """
-    A stream that begins with what another one left in the cache says what it would say anyway.
-    """
+    """A stream that begins with what another one left in the cache says what it would say anyway."""
     engine, _ = doomed
     first = engine.open("first", CONTEXT, salt="one")
     said = await first.append((), greedy(40))

@@ -1,6 +1,4 @@
-"""
-`frames_lm` on a real engine: its window, its context after cancels, and many sessions at once.
-"""
+"""`frames_lm` on a real engine: its window, its context after cancels, and many sessions at once."""
 
 from __future__ import annotations
 
@@ -90,9 +88,7 @@ async def test_loudness_has_steps() -> None:
 async def reference(
     engine: Engine, units: list[ModelUnitCompleted], prompts: dict[int, tuple[int, ...]], window_units: int
 ) -> list[tuple[int, ...]]:
-    """
-    Gives what the model says at each unit when its whole window is computed anew, in one piece.
-    """
+    """Gives what the model says at each unit when its whole window is computed anew, in one piece."""
     tokens = [decode_position(unit.codes).token for unit in units]
     said = []
     for unit in range(len(units)):
@@ -104,9 +100,7 @@ async def reference(
 
 
 async def rolled(first: StopsAt, second: SharedFrames, breaks: Break | None) -> list[ModelUnitCompleted]:
-    """
-    Gives a session of 80 units whose instructions change in the middle of a window.
-    """
+    """Gives a session of 80 units whose instructions change in the middle of a window."""
     scene = Scene()
     async with two_workers(scene, first, second) as (store, one, _):
         talk = new_talk(scene, store, second, instructions="Be brief.")
@@ -150,9 +144,7 @@ async def test_failover_around_a_rollover(short: SharedFrames, unit: int) -> Non
 
 
 async def test_cancel_every_50_ms(frames: SharedFrames, engine: Engine, opened: list[EngineStream]) -> None:
-    """
-    For ten seconds the clock goes on unit by unit, and nothing is computed twice.
-    """
+    """For ten seconds the clock goes on unit by unit, and nothing is computed twice."""
     scene = Scene()
     async with scene.store() as store, scene.worker(frames):
         talk = new_talk(scene, store, frames)
@@ -180,9 +172,7 @@ async def test_cancel_every_50_ms(frames: SharedFrames, engine: Engine, opened: 
 
 
 async def conversation(plugin: SharedFrames, numbers: list[int]) -> list[list[ModelUnitCompleted]]:
-    """
-    Gives the units of sessions that speak at the same time.
-    """
+    """Gives the units of sessions that speak at the same time."""
     scene = Scene()
     async with scene.store() as store, scene.worker(plugin):
         talks = [new_talk(scene, store, plugin, number) for number in numbers]
@@ -208,9 +198,7 @@ async def test_eight_sessions_equal_their_solo_runs(frames: SharedFrames) -> Non
 
 
 async def stir(talk: Talk, dice: random.Random, *, typed: bool) -> None:
-    """
-    Opens a session and does to it what comes to mind; mostly it ends with a close.
-    """
+    """Opens a session and does to it what comes to mind; mostly it ends with a close."""
     await talk.open()
     for pcm in loudnesses(dice.randrange(1, 12), seed=dice.randrange(100)):
         match dice.randrange(6):

@@ -38,9 +38,7 @@ EVERY_BREAK = [Break(unit, within) for unit in range(UNITS) for within in (False
 
 
 async def spoken(first: StopsAt, second: ModelPlugin, breaks: Break | None, *, drain: bool = False) -> Told:
-    """
-    Speaks forty units to a worker; where it stops, the other one is assigned.
-    """
+    """Speaks forty units to a worker; where it stops, the other one is assigned."""
     scene = Scene()
     async with two_workers(scene, first, second) as (store, one, _):
         talk = new_talk(scene, store, second)
@@ -54,9 +52,7 @@ async def spoken(first: StopsAt, second: ModelPlugin, breaks: Break | None, *, d
 
 
 async def asked(first: StopsAt, second: ModelPlugin, breaks: Break | None, *, drain: bool = False) -> Told:
-    """
-    Asks questions that take eight units each; where the worker stops, the other one is assigned.
-    """
+    """Asks questions that take eight units each; where the worker stops, the other one is assigned."""
     scene, due = Scene(), breaks
     async with two_workers(scene, first, second) as (store, one, _):
         talk = new_talk(scene, store, second, instructions="Be brief.", max_output_tokens=16)

@@ -1,6 +1,4 @@
-"""
-An answer that is interrupted stands in the context as far as it was heard, by the playback ledger.
-"""
+"""An answer that is interrupted stands in the context as far as it was heard, by the playback ledger."""
 
 from __future__ import annotations
 
@@ -102,9 +100,7 @@ async def conversation(
 async def test_context_holds_what_was_heard(
     settings: CausalLmSettings, engine: Engine, heard_ms: int
 ) -> None:
-    """
-    After a barge-in the context is that of a session in which the answer was never longer.
-    """
+    """After a barge-in the context is that of a session in which the answer was never longer."""
     plugin = VoicedPlugin(settings, engine)
     context, said, heard = await conversation(plugin, None, heard_ms)
     answer = f"<|im_start|>assistant\n{heard}<|im_end|>\n" if heard else ""

@@ -1,6 +1,4 @@
-"""
-Worker processes that are killed with -9 on a real store: the next one goes on as if nothing had been.
-"""
+"""Worker processes that are killed with -9 on a real store: the next one goes on as if nothing had been."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Streams on a real engine: fed in chunks, they are what one request would be, and leave nothing behind.
-"""
+"""Streams on a real engine: fed in chunks, they are what one request would be, and leave nothing behind."""
 
 from __future__ import annotations
 

@@ -20,9 +20,7 @@ from gpu_worker.settings import WorkerSettings
 
 
 class HoldingSettings(FramesLmSettings, frozen=True, kw_only=True):
-    """
-    Where the first owner of a session stops: within a unit, when the model has worked on it.
-    """
+    """Where the first owner of a session stops: within a unit, when the model has worked on it."""
 
     hold_session: str = ""
     hold_unit: int = -1
@@ -47,27 +45,21 @@ class _Holding(ModelSession):
 
 
 class HoldingPlugin(FramesLmPlugin):
-    """
-    `frames_lm` for all sessions but the one that is held at its first owner.
-    """
+    """`frames_lm` for all sessions but the one that is held at its first owner."""
 
     def __init__(self, settings: HoldingSettings) -> None:
         super().__init__(settings)
         self._holding = settings
 
     async def open(self, context: Context) -> ModelSession:
-        """
-        Hold only as the first owner.
-        """
+        """Hold only as the first owner."""
         session = await super().open(context)
         is_held = context.session_id == self._holding.hold_session and not context.units
         return _Holding(session, self._holding) if is_held else session
 
 
 def holding(options: Mapping[str, str]) -> HoldingPlugin:
-    """
-    Make the plugin; the workers find it by import path.
-    """
+    """Make the plugin; the workers find it by import path."""
     return HoldingPlugin(HoldingSettings.from_options(options))
 
 

@@ -1,6 +1,4 @@
-"""
-Drives openai-agents: a `RealtimeAgent` in a `RealtimeRunner`.
-"""
+"""Drives openai-agents: a `RealtimeAgent` in a `RealtimeRunner`."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ from tests.clients.drivers.talk import TOOL_REQUEST, Arguments, Conversation, ar
 
 
 def model_config(options: Arguments) -> dict[str, Any]:
-    """
-    The address, and in the explicit run the settings that the application would choose.
-    """
+    """The address, and in the explicit run the settings that the application would choose."""
     config: dict[str, Any] = {"url": f"{options.url}/v1/realtime", "api_key": "k"}
     if options.explicit:
         config["url"] += "?model=loopback"
@@ -33,9 +29,7 @@ def model_config(options: Arguments) -> dict[str, Any]:
 
 
 def take(conversation: Conversation, event: Any) -> None:
-    """
-    Tell the conversation of one event of the session.
-    """
+    """Tell the conversation of one event of the session."""
     match event.type:
         case "raw_model_event":
             take_raw(conversation, event.data)
@@ -48,9 +42,7 @@ def take(conversation: Conversation, event: Any) -> None:
 
 
 def take_raw(conversation: Conversation, event: Any) -> None:
-    """
-    Tell it of what the session passes on from its model.
-    """
+    """Tell it of what the session passes on from its model."""
     match event.type:
         case "raw_server_event":
             conversation.saw(event.data["type"])
@@ -64,24 +56,18 @@ def take_raw(conversation: Conversation, event: Any) -> None:
 
 @function_tool
 def add(a: int, b: int) -> int:
-    """
-    Add two numbers.
-    """
+    """Add two numbers."""
     return a + b
 
 
 async def listen(conversation: Conversation, session: RealtimeSession) -> None:
-    """
-    Read events until the session ends.
-    """
+    """Read events until the session ends."""
     async for event in session:
         take(conversation, event)
 
 
 async def main() -> None:
-    """
-    Hold the conversation.
-    """
+    """Hold the conversation."""
     options = arguments()
     conversation = Conversation(options)
     agent = RealtimeAgent(name="echo", instructions="Say it again.", tools=[add])

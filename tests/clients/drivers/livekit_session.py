@@ -19,9 +19,7 @@ from tests.clients.drivers.talk import TOOL_REQUEST, Arguments, Conversation, ar
 
 
 class Microphone(AudioInput):
-    """
-    The user's voice.
-    """
+    """The user's voice."""
 
     def __init__(self, conversation: Conversation) -> None:
         super().__init__(label="microphone")
@@ -33,9 +31,7 @@ class Microphone(AudioInput):
 
 
 class Loudspeaker(AudioOutput):
-    """
-    Plays at the pace of time, as a room's track does, and tells the conversation what it plays.
-    """
+    """Plays at the pace of time, as a room's track does, and tells the conversation what it plays."""
 
     def __init__(self, conversation: Conversation) -> None:
         super().__init__(label="loudspeaker", capabilities=AudioOutputCapabilities(pause=False))
@@ -47,9 +43,7 @@ class Loudspeaker(AudioOutput):
         self._end: asyncio.TimerHandle | None = None
 
     async def capture_frame(self, frame: rtc.AudioFrame) -> None:
-        """
-        Take a frame to play.
-        """
+        """Take a frame to play."""
         await super().capture_frame(frame)
         if not self._taken_s:
             self._began = time.time()
@@ -59,25 +53,19 @@ class Loudspeaker(AudioOutput):
         self._conversation.heard(bytes(frame.data))
 
     def flush(self) -> None:
-        """
-        The answer is whole; it is over when it has been played.
-        """
+        """The answer is whole; it is over when it has been played."""
         super().flush()
         if self._taken_s and self._end is None:
             rest = max(0.0, self._began + self._taken_s - time.time())
             self._end = asyncio.get_running_loop().call_later(rest, self._finish, False)
 
     def clear_buffer(self) -> None:
-        """
-        Be quiet at once.
-        """
+        """Be quiet at once."""
         if self._taken_s:
             self._finish(True)
 
     def done(self, status: str) -> None:
-        """
-        The service has ended an answer; for the conversation it is over when it has been played too.
-        """
+        """The service has ended an answer; for the conversation it is over when it has been played too."""
         self._statuses.append(status)
         self._settle()
 
@@ -96,39 +84,29 @@ class Loudspeaker(AudioOutput):
 
 
 class Reader(TextOutput):
-    """
-    Reads the transcript along.
-    """
+    """Reads the transcript along."""
 
     def __init__(self, conversation: Conversation) -> None:
         super().__init__(label="reader", next_in_chain=None)
         self._conversation = conversation
 
     async def capture_text(self, text: str) -> None:
-        """
-        Take a piece of text.
-        """
+        """Take a piece of text."""
         open_answer(self._conversation)
         self._conversation.read(text)
 
     def flush(self) -> None:
-        """
-        Nothing is held back here.
-        """
+        """Nothing is held back here."""
 
 
 def open_answer(conversation: Conversation) -> None:
-    """
-    Text or audio comes: the first of either begins an answer.
-    """
+    """Text or audio comes: the first of either begins an answer."""
     if not conversation.answers or conversation.answers[-1].status:
         conversation.began()
 
 
 def model(options: Arguments) -> RealtimeModel:
-    """
-    The model at its address, and in the explicit run with settings.
-    """
+    """The model at its address, and in the explicit run with settings."""
     url = f"{options.url}/v1"
     if not options.explicit:
         return RealtimeModel(base_url=url, api_key="k")
@@ -147,16 +125,12 @@ def model(options: Arguments) -> RealtimeModel:
 
 @function_tool
 async def add(a: int, b: int) -> int:
-    """
-    Add two numbers.
-    """
+    """Add two numbers."""
     return a + b
 
 
 def take(conversation: Conversation, loudspeaker: Loudspeaker, event: Any) -> None:
-    """
-    Tell of an event of the service, as LiveKit shows it to applications.
-    """
+    """Tell of an event of the service, as LiveKit shows it to applications."""
     if isinstance(event, dict):
         conversation.saw(event["type"])
         if event["type"] == "response.done" and spoken(event["response"]):
@@ -164,16 +138,12 @@ def take(conversation: Conversation, loudspeaker: Loudspeaker, event: Any) -> No
 
 
 def spoken(response: dict[str, Any]) -> bool:
-    """
-    Tell whether a response is an answer, not only function calls.
-    """
+    """Tell whether a response is an answer, not only function calls."""
     return any(item["type"] == "message" for item in response["output"])
 
 
 async def main() -> None:
-    """
-    Hold the conversation.
-    """
+    """Hold the conversation."""
     options = arguments()
     conversation = Conversation(options)
     llm = model(options)

@@ -1,6 +1,4 @@
-"""
-Drives vLLM-Omni's `DuplexClient`, out of its wheel's folder of clients.
-"""
+"""Drives vLLM-Omni's `DuplexClient`, out of its wheel's folder of clients."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ VERSION = "0.30.0"
 
 
 def config(options: Arguments) -> SessionConfig:
-    """
-    Turn detection, so that the user can talk over the answer; and in the explicit run the formats too.
-    """
+    """Turn detection, so that the user can talk over the answer; and in the explicit run the formats too."""
     detection = {"type": "server_vad"}
     if not options.explicit:
         return SessionConfig(turn_detection=detection, overlap_policy="barge_in_on_speech")
@@ -35,9 +31,7 @@ def config(options: Arguments) -> SessionConfig:
 
 
 async def listen(conversation: Conversation, client: DuplexClient) -> None:
-    """
-    Hear every response, and acknowledge what was heard.
-    """
+    """Hear every response, and acknowledge what was heard."""
     try:
         async for response in client.responses():
             if response.decision == "listen":
@@ -54,25 +48,19 @@ async def listen(conversation: Conversation, client: DuplexClient) -> None:
 
 
 def status(response: Any) -> str:
-    """
-    How a response ended.
-    """
+    """How a response ended."""
     raw = response.done_event.raw if response.done_event is not None else {}
     return str(raw.get("response", {}).get("status", ""))
 
 
 async def count(conversation: Conversation, client: DuplexClient) -> None:
-    """
-    Count all events beside that.
-    """
+    """Count all events beside that."""
     async for event in client.events():
         conversation.saw(event.type)
 
 
 async def main() -> None:
-    """
-    Hold the conversation.
-    """
+    """Hold the conversation."""
     options = arguments()
     conversation = Conversation(options)
 

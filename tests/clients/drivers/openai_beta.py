@@ -16,9 +16,7 @@ from tests.clients.drivers.talk import Conversation, arguments
 
 
 def take(conversation: Conversation, event: RealtimeServerEvent) -> None:
-    """
-    Tell the conversation of one event.
-    """
+    """Tell the conversation of one event."""
     conversation.saw(event.type)
     match event.type:
         case "response.created":
@@ -34,17 +32,13 @@ def take(conversation: Conversation, event: RealtimeServerEvent) -> None:
 
 
 async def listen(conversation: Conversation, connection: AsyncRealtimeConnection) -> None:
-    """
-    Read events until the connection ends.
-    """
+    """Read events until the connection ends."""
     async for event in connection:
         take(conversation, event)
 
 
 async def main() -> None:
-    """
-    Hold the conversation.
-    """
+    """Hold the conversation."""
     options = arguments()
     conversation = Conversation(options)
 

@@ -1,6 +1,4 @@
-"""
-Drives the `openai` package: `AsyncOpenAI().realtime`.
-"""
+"""Drives the `openai` package: `AsyncOpenAI().realtime`."""
 
 from __future__ import annotations
 
@@ -20,17 +18,13 @@ from tests.clients.drivers.talk import Conversation, arguments
 
 
 class Place:
-    """
-    Where the session is and how far it was read: what a new connection says to go on with it.
-    """
+    """Where the session is and how far it was read: what a new connection says to go on with it."""
 
     def __init__(self) -> None:
         self._query: dict[str, str] = {}
 
     def note(self, event: RealtimeServerEvent) -> None:
-        """
-        Keep what an event says of it, beside what the SDK has names for.
-        """
+        """Keep what an event says of it, beside what the SDK has names for."""
         fields: dict[str, Any] = event.to_dict(mode="json")
         if event.type == "session.created":
             self._query["session_id"] = fields["session"]["id"]
@@ -39,16 +33,12 @@ class Place:
             self._query["last_received_server_event_seq"] = str(fields["server_event_seq"])
 
     def overrides(self, event: ReconnectingEvent) -> ReconnectingOverrides:
-        """
-        Answer the SDK's question before it connects again.
-        """
+        """Answer the SDK's question before it connects again."""
         return {"extra_query": {**event.extra_query, **self._query}}
 
 
 def take(conversation: Conversation, event: RealtimeServerEvent) -> None:
-    """
-    Tell the conversation of one event.
-    """
+    """Tell the conversation of one event."""
     conversation.saw(event.type)
     match event.type:
         case "response.created":
@@ -64,18 +54,14 @@ def take(conversation: Conversation, event: RealtimeServerEvent) -> None:
 
 
 async def listen(conversation: Conversation, connection: AsyncRealtimeConnection, place: Place) -> None:
-    """
-    Read events until the connection ends.
-    """
+    """Read events until the connection ends."""
     async for event in connection:
         place.note(event)
         take(conversation, event)
 
 
 async def main() -> None:
-    """
-    Hold the conversation.
-    """
+    """Hold the conversation."""
     options = arguments()
     conversation, place = Conversation(options), Place()
     model = "loopback" if options.explicit else "gpt-realtime"

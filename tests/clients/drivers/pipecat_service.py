@@ -1,6 +1,4 @@
-"""
-Drives Pipecat's `OpenAIRealtimeLLMService` in a pipeline as its examples build it, but for the call.
-"""
+"""Drives Pipecat's `OpenAIRealtimeLLMService` in a pipeline as its examples build it, but for the call."""
 
 from __future__ import annotations
 
@@ -48,16 +46,12 @@ class Loudspeaker(BaseOutputTransport):
         self._conversation = conversation
 
     async def start(self, frame: StartFrame) -> None:
-        """
-        Be ready to play.
-        """
+        """Be ready to play."""
         await super().start(frame)
         await self.set_transport_ready(frame)
 
     async def write_audio_frame(self, frame: OutputAudioRawFrame) -> bool:
-        """
-        Play a piece; silence outside of answers is none of the conversation's.
-        """
+        """Play a piece; silence outside of answers is none of the conversation's."""
         answers = self._conversation.answers
         if answers and not answers[-1].status:
             self._conversation.heard(frame.audio)
@@ -65,9 +59,7 @@ class Loudspeaker(BaseOutputTransport):
         return True
 
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
-        """
-        See what comes, before it is dealt with.
-        """
+        """See what comes, before it is dealt with."""
         if not isinstance(frame, InputAudioRawFrame):
             self._conversation.saw(type(frame).__name__)
         match frame:
@@ -80,18 +72,14 @@ class Loudspeaker(BaseOutputTransport):
         await super().process_frame(frame, direction)
 
     async def push_frame(self, frame: Frame, direction: FrameDirection = FrameDirection.DOWNSTREAM) -> None:
-        """
-        See what goes on: an answer is over when it has been played.
-        """
+        """See what goes on: an answer is over when it has been played."""
         if isinstance(frame, BotStoppedSpeakingFrame):
             self._conversation.ended("completed")
         await super().push_frame(frame, direction)
 
 
 def service(options: Arguments) -> OpenAIRealtimeLLMService:
-    """
-    The service at its address, and in the explicit run with settings.
-    """
+    """The service at its address, and in the explicit run with settings."""
     address = {"api_key": "k", "base_url": f"{options.url}/v1/realtime"}
     if not options.explicit:
         return OpenAIRealtimeLLMService(**address)
@@ -122,9 +110,7 @@ async def add(params: FunctionCallParams, a: int, b: int) -> None:
 
 
 async def main() -> None:
-    """
-    Hold the conversation.
-    """
+    """Hold the conversation."""
     options = arguments()
     conversation = Conversation(options)
     messages = [{"role": "user", "content": TOOL_REQUEST}] if options.tool else []

@@ -51,9 +51,7 @@ class Arguments(NamedTuple):
 
 
 def arguments() -> Arguments:
-    """
-    Read the command line.
-    """
+    """Read the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("folder", type=Path)
@@ -100,9 +98,7 @@ class Conversation:
     # --- the user -------------------------------------------------------------------------------------------
 
     async def microphone(self) -> AsyncIterator[bytes]:
-        """
-        Give pieces of PCM16 at the pace of time, silence while nobody speaks; without an end.
-        """
+        """Give pieces of PCM16 at the pace of time, silence while nobody speaks; without an end."""
         size = 2 * int(self._options.rate_hz * PIECE_S)
         due = time.monotonic()
         while True:
@@ -112,9 +108,7 @@ class Conversation:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     async def feed(self, send: Callable[[bytes], Awaitable[None]]) -> None:
-        """
-        Carry the microphone's audio into a client until cancelled.
-        """
+        """Carry the microphone's audio into a client until cancelled."""
         async for piece in self.microphone():
             await send(piece)
 
@@ -135,43 +129,31 @@ class Conversation:
     # --- what the client gives ------------------------------------------------------------------------------
 
     def saw(self, name: str) -> None:
-        """
-        Count an event.
-        """
+        """Count an event."""
         self.seen[name] += 1
 
     def began(self) -> None:
-        """
-        An answer begins.
-        """
+        """An answer begins."""
         self.answers.append(Answer())
 
     def heard(self, pcm: bytes) -> None:
-        """
-        Audio of the newest answer.
-        """
+        """Audio of the newest answer."""
         self.answers[-1].audio += pcm
         self._changed.set()
 
     def read(self, text: str) -> None:
-        """
-        Transcript of the newest answer.
-        """
+        """Transcript of the newest answer."""
         self.answers[-1].transcript += text
         self._changed.set()
 
     def ended(self, status: str) -> None:
-        """
-        The newest answer is over; what is over stays as it ended.
-        """
+        """The newest answer is over; what is over stays as it ended."""
         if self.answers and not self.answers[-1].status:
             self.answers[-1].status = status
             self._changed.set()
 
     def failed(self, error: object) -> None:
-        """
-        Something went wrong.
-        """
+        """Something went wrong."""
         self.errors.append(str(error))
         self._changed.set()
 

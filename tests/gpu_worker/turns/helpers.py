@@ -1,6 +1,4 @@
-"""
-Speech, noise and a scripted model for the tests of turn detection.
-"""
+"""Speech, noise and a scripted model for the tests of turn detection."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ CLIPS: Final = {
 
 
 def clip(folder: Path, name: str, rate_hz: int = RATE_HZ) -> Pcm:
-    """
-    Read a recording, at any rate.
-    """
+    """Read a recording, at any rate."""
     with wave.open(str(folder / f"{name}.wav")) as file:
         pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / np.float32(32768)
         converter = Resampler(file.getframerate(), rate_hz)
@@ -42,16 +38,12 @@ def clip(folder: Path, name: str, rate_hz: int = RATE_HZ) -> Pcm:
 
 
 def silence(duration_ms: int, rate_hz: int = RATE_HZ) -> Pcm:
-    """
-    Give digital silence.
-    """
+    """Give digital silence."""
     return np.zeros(duration_ms * rate_hz // 1000, np.float32)
 
 
 def conversation(folder: Path) -> Pcm:
-    """
-    Two utterances with a pause of some 800 ms between their words, over faint hiss.
-    """
+    """Two utterances with a pause of some 800 ms between their words, over faint hiss."""
     said = (
         silence(900), clip(folder, "austen_0880"), silence(500), clip(folder, "cards_005"), silence(1200)
     )  # fmt: skip
@@ -60,9 +52,7 @@ def conversation(folder: Path) -> Pcm:
 
 
 class ScriptedModel(SpeechModel):
-    """
-    Takes a frame's first sample for its probability, and counts in the state the frames of a session.
-    """
+    """Takes a frame's first sample for its probability, and counts in the state the frames of a session."""
 
     name = "scripted"
     sample_rate_hz = 16_000
@@ -75,9 +65,7 @@ class ScriptedModel(SpeechModel):
         self._fails_at_call = fails_at_call
 
     def judge(self, states: Pcm, frames: Pcm) -> tuple[Pcm, Pcm]:
-        """
-        Give what the samples say.
-        """
+        """Give what the samples say."""
         if len(self.batches) == self._fails_at_call:
             raise RuntimeError("out of memory")
         self.batches.append(len(frames))
@@ -85,17 +73,13 @@ class ScriptedModel(SpeechModel):
 
 
 def script(probabilities: Iterable[float]) -> Pcm:
-    """
-    Give input at 16 kHz, one frame for each probability.
-    """
+    """Give input at 16 kHz, one frame for each probability."""
     return np.repeat(np.array(list(probabilities), np.float32), ScriptedModel.frame_samples)
 
 
 @asynccontextmanager
 async def running(model: SpeechModel, rate_hz: int = RATE_HZ) -> AsyncIterator[TurnDetectionStage]:
-    """
-    Run a stage around a block.
-    """
+    """Run a stage around a block."""
     stage = TurnDetectionStage(model, rate_hz)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(stage.run())
@@ -110,9 +94,7 @@ async def hear(
     hearing: Hearing | None = None,
     rate_hz: int = RATE_HZ,
 ) -> list[SpeechEdge]:
-    """
-    Give all edges of one session.
-    """
+    """Give all edges of one session."""
     async with running(model, rate_hz) as stage:
         turns = stage.open(settings or DetectionSettings(), hearing)
         for chunk in chunks:
@@ -122,7 +104,5 @@ async def hear(
 
 
 def to_ms(sample: int, rate_hz: int = RATE_HZ) -> int:
-    """
-    Give a sample's time.
-    """
+    """Give a sample's time."""
     return sample * 1000 // rate_hz

@@ -15,17 +15,13 @@ from tests.gpu_worker.turns.helpers import CLIPS, clip
 
 
 def framed(pcm: Pcm, model: SpeechModel) -> Pcm:
-    """
-    Give the whole frames, [frames, frame_samples].
-    """
+    """Give the whole frames, [frames, frame_samples]."""
     whole = len(pcm) // model.frame_samples
     return pcm[: whole * model.frame_samples].reshape(whole, model.frame_samples)
 
 
 def judge_alone(model: SpeechModel, pcm: Pcm) -> list[float]:
-    """
-    Give the probabilities of one stream, one call for each frame.
-    """
+    """Give the probabilities of one stream, one call for each frame."""
     state = np.zeros((1, model.state_size), np.float32)
     found = []
     for frame in framed(pcm, model):
@@ -55,9 +51,7 @@ def test_batched_equals_single(model: SpeechModel, speech_dir: Path) -> None:
 
 
 def test_shapes_and_types(model: SpeechModel) -> None:
-    """
-    Probabilities are float32 [n] in [0, 1], states keep their shape.
-    """
+    """Probabilities are float32 [n] in [0, 1], states keep their shape."""
     noise = np.random.default_rng(1).normal(0, 0.1, (3, model.frame_samples)).astype(np.float32)
 
     probabilities, states = model.judge(np.zeros((3, model.state_size), np.float32), noise)
@@ -69,17 +63,13 @@ def test_shapes_and_types(model: SpeechModel) -> None:
 
 
 def test_torch_is_not_imported(silero: SpeechModel) -> None:
-    """
-    The network runs without the wheel's own code, which needs torch.
-    """
+    """The network runs without the wheel's own code, which needs torch."""
     assert "torch" not in sys.modules
     assert "silero_vad" not in sys.modules
 
 
 def test_auto_is_silero_where_it_is_installed() -> None:
-    """
-    The better model is taken without being asked for.
-    """
+    """The better model is taken without being asked for."""
     assert "silero" == load_speech_model("auto").name
 
 
@@ -95,9 +85,7 @@ def test_without_the_extra_energy_stands_in(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_missing_network_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    With onnxruntime alone there is no network.
-    """
+    """With onnxruntime alone there is no network."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
     with pytest.raises(SpeechModelUnavailable, match="silero-vad is not installed"):
@@ -105,7 +93,5 @@ def test_a_missing_network_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_energy_is_there_by_name() -> None:
-    """
-    An operator may choose it.
-    """
+    """An operator may choose it."""
     assert "energy" == load_speech_model("energy").name

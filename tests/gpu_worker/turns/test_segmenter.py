@@ -20,9 +20,7 @@ probabilities = st.lists(st.sampled_from([0.0, 0.2, 0.4, 0.6, 1.0]), max_size=60
 def run(
     frames: list[float], state: SegmenterState = NEW, settings: DetectionSettings = SETTINGS
 ) -> tuple[SegmenterState, list[SpeechEdge]]:
-    """
-    Give the last state and all edges.
-    """
+    """Give the last state and all edges."""
     edges = []
     for probability in frames:
         state, edge = advance(state, probability, settings, CLOCK)
@@ -47,16 +45,12 @@ def run(
     ],
 )
 def test_edges(frames: list[float], expected: list[tuple[str, int]]) -> None:
-    """
-    Each rule of the hysteresis, in frames.
-    """
+    """Each rule of the hysteresis, in frames."""
     assert expected == [(edge.kind, edge.sample // CLOCK.frame_samples) for edge in run(frames)[1]]
 
 
 def test_the_silence_is_kept_to_the_sample() -> None:
-    """
-    A stop lies the settings' silence after the last speech, though it is found at the end of a frame.
-    """
+    """A stop lies the settings' silence after the last speech, though it is found at the end of a frame."""
     settings = DetectionSettings(silence_ms=100, min_speech_ms=64)
 
     assert SpeechEdge("stopped", 2 * 512 + 1600) == run([1, 1, 0, 0, 0, 0], settings=settings)[1][-1]
@@ -64,9 +58,7 @@ def test_the_silence_is_kept_to_the_sample() -> None:
 
 @given(probabilities)
 def test_edges_alternate_and_lie_in_what_was_heard(frames: list[float]) -> None:
-    """
-    Starts and stops take turns, never go back, and never lie in the future.
-    """
+    """Starts and stops take turns, never go back, and never lie in the future."""
     state, edges = run(frames)
 
     kinds = [edge.kind for edge in edges]
@@ -79,9 +71,7 @@ def test_edges_alternate_and_lie_in_what_was_heard(frames: list[float]) -> None:
 
 @given(probabilities, probabilities)
 def test_a_state_is_all_that_is_needed_to_go_on(before: list[float], after: list[float]) -> None:
-    """
-    Whoever decodes an exported state finds the edges that its owner would have found.
-    """
+    """Whoever decodes an exported state finds the edges that its owner would have found."""
     state, first = run(before)
     resumed = msgspec.json.decode(msgspec.json.encode(state), type=SegmenterState)
 
@@ -89,9 +79,7 @@ def test_a_state_is_all_that_is_needed_to_go_on(before: list[float], after: list
 
 
 def test_decided_frames_are_only_counted() -> None:
-    """
-    A new owner finds no edge again that lies before what the journal has decided.
-    """
+    """A new owner finds no edge again that lies before what the journal has decided."""
     state = SegmenterState(frame=10, decided_frame=14, speaking=True)
 
     assert [SpeechEdge("stopped", 17 * 512)] == run([0] * 8, state)[1]

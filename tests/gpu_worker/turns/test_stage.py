@@ -71,25 +71,19 @@ def _clicks() -> Pcm:
     ],
 )
 async def test_what_is_no_speech_is_not_heard(model: SpeechModel, pcm: Pcm) -> None:
-    """
-    Silence, steady noise and clicks have no edges.
-    """
+    """Silence, steady noise and clicks have no edges."""
     assert [] == await hear(model, [pcm])
 
 
 async def test_sudden_noise_is_no_speech(silero: SpeechModel) -> None:
-    """
-    The trained model tells noise that begins at once from speech; energy alone cannot.
-    """
+    """The trained model tells noise that begins at once from speech; energy alone cannot."""
     noise = np.random.default_rng(3).normal(0, 0.1, 48_000).astype(np.float32)
 
     assert [] == await hear(silero, [silence(1000), noise, silence(1000)])
 
 
 async def test_a_long_silence_joins_utterances(model: SpeechModel, speech_dir: Path) -> None:
-    """
-    `silence_ms` decides whether a pause ends speech.
-    """
+    """`silence_ms` decides whether a pause ends speech."""
     pcm = conversation(speech_dir)
 
     by_default = await hear(model, [pcm])
@@ -100,9 +94,7 @@ async def test_a_long_silence_joins_utterances(model: SpeechModel, speech_dir: P
 
 
 async def test_the_threshold_is_honoured() -> None:
-    """
-    Frames between two thresholds are speech to the lower one alone.
-    """
+    """Frames between two thresholds are speech to the lower one alone."""
     pcm = script([0.6] * 10)
 
     assert [SpeechEdge("started", 0)] == await hear(ScriptedModel(), [pcm], rate_hz=SCRIPT_HZ)
@@ -116,9 +108,7 @@ async def test_the_threshold_is_honoured() -> None:
 @settings(max_examples=25)
 @given(cuts=st.lists(st.integers(0, 260_000), max_size=30))
 def test_chunking_changes_nothing(speech_dir: Path, cuts: list[int]) -> None:
-    """
-    The same input gives the same edges however it was cut.
-    """
+    """The same input gives the same edges however it was cut."""
     pcm = conversation(speech_dir)
     bounds = [0, *sorted(min(cut, len(pcm)) for cut in cuts), len(pcm)]
     chunks = [pcm[first:end] for first, end in pairwise(bounds)]
@@ -127,9 +117,7 @@ def test_chunking_changes_nothing(speech_dir: Path, cuts: list[int]) -> None:
 
 
 async def test_small_chunks_change_nothing(silero: SpeechModel, speech_dir: Path) -> None:
-    """
-    As above with the trained model, in pieces of 20 ms.
-    """
+    """As above with the trained model, in pieces of 20 ms."""
     pcm = conversation(speech_dir)
     chunks = [pcm[first : first + 480] for first in range(0, len(pcm), 480)]
 
@@ -137,9 +125,7 @@ async def test_small_chunks_change_nothing(silero: SpeechModel, speech_dir: Path
 
 
 async def test_company_changes_nothing(silero: SpeechModel, speech_dir: Path) -> None:
-    """
-    Sessions that share a stage have the edges that each would have alone, at its own times.
-    """
+    """Sessions that share a stage have the edges that each would have alone, at its own times."""
     streams = [np.concatenate((silence(130 * number), conversation(speech_dir))) for number in range(6)]
     alone = [await hear(silero, [pcm]) for pcm in streams]
 
@@ -159,9 +145,7 @@ async def test_company_changes_nothing(silero: SpeechModel, speech_dir: Path) ->
 
 @pytest.mark.parametrize("at_ms", range(250, 9000, 250))
 async def test_a_new_owner_hears_what_is_missing(model: SpeechModel, speech_dir: Path, at_ms: int) -> None:
-    """
-    After a failover anywhere, the last seconds of audio and the journal's facts give the edges to come.
-    """
+    """After a failover anywhere, the last seconds of audio and the journal's facts give the edges to come."""
     pcm = conversation(speech_dir)
     at = at_ms * RATE_HZ // 1000
     whole = await hear(model, [pcm])
@@ -180,9 +164,7 @@ async def test_a_new_owner_hears_what_is_missing(model: SpeechModel, speech_dir:
 
 
 async def test_an_edge_that_no_one_journaled_is_found_again(silero: SpeechModel, speech_dir: Path) -> None:
-    """
-    A start that its owner heard but did not append before it died is heard again by the next one.
-    """
+    """A start that its owner heard but did not append before it died is heard again by the next one."""
     pcm = conversation(speech_dir)
     start = (await hear(silero, [pcm]))[0]
     first = start.sample - RATE_HZ * 11 // 10
@@ -196,9 +178,7 @@ async def test_an_edge_that_no_one_journaled_is_found_again(silero: SpeechModel,
 
 
 async def test_wait_until_covers_the_whole_frames_before_a_sample() -> None:
-    """
-    What was waited for has its outcome, and what lies in a frame that is not whole is not waited for.
-    """
+    """What was waited for has its outcome, and what lies in a frame that is not whole is not waited for."""
     async with running(ScriptedModel(), SCRIPT_HZ) as stage:
         turns = stage.open(QUICK)
         turns.feed(script([0, 1, 1, 1])[:-100])
@@ -210,9 +190,7 @@ async def test_wait_until_covers_the_whole_frames_before_a_sample() -> None:
 
 
 async def test_wait_until_waits_for_input() -> None:
-    """
-    A sample that is not fed yet is waited for.
-    """
+    """A sample that is not fed yet is waited for."""
     async with running(ScriptedModel(), SCRIPT_HZ) as stage, asyncio.TaskGroup() as tasks:
         turns = stage.open(QUICK)
         waiting = tasks.create_task(turns.wait_until(1024))
@@ -226,9 +204,7 @@ async def test_wait_until_waits_for_input() -> None:
 
 
 async def test_wait_edges_tells_of_the_next_edge() -> None:
-    """
-    It returns when there is something to take, and not before.
-    """
+    """It returns when there is something to take, and not before."""
     async with running(ScriptedModel(), SCRIPT_HZ) as stage, asyncio.TaskGroup() as tasks:
         turns = stage.open(QUICK)
         waiting = tasks.create_task(turns.wait_edges())
@@ -242,9 +218,7 @@ async def test_wait_edges_tells_of_the_next_edge() -> None:
 
 
 async def test_settings_change_for_what_is_fed_later() -> None:
-    """
-    An update leaves what was fed before it alone, judged or not.
-    """
+    """An update leaves what was fed before it alone, judged or not."""
     async with running(ScriptedModel(), SCRIPT_HZ) as stage:
         turns = stage.open(QUICK)
         turns.feed(script([1, 1, 0, 0, 0]))
@@ -257,9 +231,7 @@ async def test_settings_change_for_what_is_fed_later() -> None:
 
 
 async def test_close_ends_all_waiting() -> None:
-    """
-    After a close nobody waits, nothing comes, and feeding is harmless.
-    """
+    """After a close nobody waits, nothing comes, and feeding is harmless."""
     async with running(ScriptedModel(), SCRIPT_HZ) as stage, asyncio.TaskGroup() as tasks:
         turns = stage.open(QUICK)
         edges = tasks.create_task(turns.wait_edges())
@@ -280,9 +252,7 @@ async def test_close_ends_all_waiting() -> None:
 
 
 async def test_a_burst_delays_nobody() -> None:
-    """
-    While one session's ten minutes are heard, another's present is.
-    """
+    """While one session's ten minutes are heard, another's present is."""
     async with running(ScriptedModel(), SCRIPT_HZ) as stage:
         burst, live = stage.open(QUICK), stage.open(QUICK)
         burst.feed(np.zeros(600 * SCRIPT_HZ, np.float32))
@@ -296,9 +266,7 @@ async def test_a_burst_delays_nobody() -> None:
 
 
 async def test_sessions_share_calls() -> None:
-    """
-    Frames that are due together are judged together.
-    """
+    """Frames that are due together are judged together."""
     model = ScriptedModel()
     async with running(model, SCRIPT_HZ) as stage:
         sessions = [stage.open(QUICK) for _ in range(20)]
@@ -311,9 +279,7 @@ async def test_sessions_share_calls() -> None:
 
 
 async def test_a_session_that_joins_later_has_its_own_memory() -> None:
-    """
-    A session's state goes with it, whoever else takes part in a call.
-    """
+    """A session's state goes with it, whoever else takes part in a call."""
     model = ScriptedModel()
     async with running(model, SCRIPT_HZ) as stage:
         first, second = stage.open(QUICK), stage.open(QUICK)
@@ -330,9 +296,7 @@ async def test_a_session_that_joins_later_has_its_own_memory() -> None:
 
 
 async def test_a_broken_model_is_told_to_everyone() -> None:
-    """
-    The stage ends with a typed error, and so does whatever a session or a new one asks of it.
-    """
+    """The stage ends with a typed error, and so does whatever a session or a new one asks of it."""
     stage = TurnDetectionStage(ScriptedModel(fails_at_call=1), SCRIPT_HZ)
     failing, idle = stage.open(QUICK), stage.open(QUICK)
     failing.feed(script([1, 1]))
@@ -350,9 +314,7 @@ async def test_a_broken_model_is_told_to_everyone() -> None:
 
 
 async def test_a_stage_that_was_stopped_leaves_nobody_waiting() -> None:
-    """
-    Who still waits when the stage is cancelled is told.
-    """
+    """Who still waits when the stage is cancelled is told."""
     async with running(ScriptedModel(), SCRIPT_HZ) as stage:
         turns = stage.open(QUICK)
         turns.feed(script([0]))

@@ -1,4 +1,5 @@
-"""Makes the golden journals and pins what they fold to: `python -m tests.session_core.golden.make`.
+"""
+Makes the golden journals and pins what they fold to: `python -m tests.session_core.golden.make`.
 
 A journal is text, an entry a line: milliseconds, number, the entry's bytes in base64. `digests.json` has
 what each journal gives clients, for each reducer version. Another digest for a journal that exists means that
