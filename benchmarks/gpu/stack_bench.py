@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import logging
 import sys
@@ -198,8 +197,6 @@ async def run(options: argparse.Namespace) -> None:
         began = time.perf_counter()
         engine = await Engine.start(settings)
         boot_s = round(time.perf_counter() - began, 1)
-        gc.collect()
-        gc.freeze()
         print(
             json.dumps({"boot_s": boot_s, "kv": engine.kv_budget._asdict(), "capacity": engine.capacity}),
             flush=True,

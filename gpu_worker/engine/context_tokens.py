@@ -83,9 +83,7 @@ class ContextTokens(Struct, frozen=True):
         return Fed(0, self.token_ids, self.answers, self.first_item)
 
     def after(self, fed: Fed | None, response_id: str | None, said: Sequence[int]) -> ContextTokens:
-        """
-        Give the context after a unit that fed this (None: nothing), and in which the model said these tokens.
-        """
+        """Give the context after a unit that fed this (None: nothing) and said these tokens."""
         tokens, answers, first_item, since_whole = (
             self.token_ids,
             self.answers,

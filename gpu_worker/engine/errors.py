@@ -19,9 +19,7 @@ class EngineError(ModelError):
 
 
 class EngineDied(EngineError):
-    """
-    The engine's process is gone. Nothing can be opened in this worker any more: the worker has to leave.
-    """
+    """The engine's process is gone. Nothing can be opened in this worker any more: it has to leave."""
 
 
 class StreamClosed(EngineError):

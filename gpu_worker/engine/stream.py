@@ -69,9 +69,7 @@ class EngineStream:
 
     @property
     def sampled(self) -> int:
-        """
-        1 if the context ends in a token that was sampled and not computed: the next unit may replace it.
-        """
+        """1 if the context ends in a sampled token that is not computed: the next unit may replace it."""
         return self._sampled
 
     @property

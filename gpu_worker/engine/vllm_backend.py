@@ -54,9 +54,7 @@ class _Llm(AsyncLLM):  # type: ignore[misc]  # no vLLM where types are checked
     """Stopped by `VllmBackend.shutdown` alone."""
 
     def __del__(self) -> None:
-        """
-        Nothing: vLLM's finalizer would stop it again, and fails while the interpreter takes its modules down.
-        """
+        """Nothing: vLLM's finalizer would stop it again, and fails while the interpreter ends."""
 
 
 class VllmBackend:
@@ -176,9 +174,7 @@ class VllmBackend:
         return reset
 
     async def failed(self) -> str:
-        """
-        Wait until the engine's process is gone. vLLM tells nobody who has no request open, so it is asked.
-        """
+        """Wait until the engine's process is gone. Without a request open nobody is told, so it is asked."""
         while not self._llm.errored:  # noqa: ASYNC110 - vLLM has no event to wait for
             await asyncio.sleep(_DEATH_POLL_S)
         return "the engine's process is gone"
@@ -261,9 +257,7 @@ async def _taken(pieces: asyncio.Queue[Chunk]) -> AsyncGenerator[Chunk, None]:
 
 
 def _chunks_count() -> bool:
-    """
-    Tell whether this vLLM keeps nothing of a chunk's parameters and of its dropped token for later chunks.
-    """
+    """Tell whether this vLLM keeps nothing of a chunk's parameters and dropped token for later chunks."""
     version = [int(part) for part in vllm.__version__.split(".")[:2]]
     return tuple(version) >= _CHUNKS_COUNT_SINCE
 

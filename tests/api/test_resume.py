@@ -373,7 +373,7 @@ async def test_declined_session_finds_a_worker_later(world: World) -> None:
 
 
 async def test_an_outage_is_no_mistake_of_the_reaper(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that does not answer in the middle of a sweep is not reported as a failure; the reaper goes on."""
+    """A store that does not answer in the middle of a sweep is no failure; the reaper goes on."""
     await world.worker()
     site = await world.site()
     _, session_id, _ = await opened(site)

@@ -32,7 +32,7 @@ from eventstore.errors import UnknownSession
 from eventstore.store import EventStore
 from replay_tools.reader import read_steps
 from session_core.state import Phase
-from tests.chaos.check import Account, check
+from tests.chaos.check import Account, check, check_unheard
 from tests.chaos.faults import Injector
 from tests.chaos.network import Relay
 from tests.chaos.script import talk
@@ -64,6 +64,8 @@ class Summary(Struct, kw_only=True):
     seed: int
     seconds: float
     sessions: int
+    unheard: int
+    """Sessions whose opening broke off before the client heard of them."""
     ended: dict[str, int]
     faults: dict[str, int]
     phases: dict[str, int]
@@ -93,6 +95,7 @@ class Run:
         self._users: list[User] = []
         self._world = World(())
         self._complaints: list[str] = []
+        self._unheard = 0
 
     async def run(self, minutes: float) -> Summary:
         """Bad times, then quiet, then the account."""
@@ -106,10 +109,7 @@ class Run:
             self._world = World([f"ws://127.0.0.1:{relay.port}" for relay in relays])
             stuck = await self._live(relays, minutes * 60)
             stuck += await self._unended()
-            try:
-                await self._stack.settled()
-            except TimeoutError:
-                self._complaints.append(f"something is still held: {await self._held()}")
+            await self._at_rest()
             account = await self._account()
         self._complaints += self._stack.complaints()
         return self._summary(account, stuck, time.monotonic() - began_s)
@@ -154,30 +154,56 @@ class Run:
         self._complaints += [f"{session_id}: is not over" for session_id in rest]
         return len(rest)
 
+    async def _at_rest(self) -> None:
+        """Nothing is held for sessions that are over, and no gauge says otherwise."""
+        try:
+            await self._stack.settled()
+        except TimeoutError:
+            self._complaints.append(f"something is still held: {await self._held()}")
+        for gateway in range(len(self._stack.gateways)):
+            stats = (await self._stack.health(gateway)).stats
+            gauges = {name: stats[name] for name in ("websockets", "sockets", "followers", "pending_bytes")}
+            if any(gauges.values()):
+                self._complaints.append(f"gateway {gateway} is not at rest: {gauges}")
+
     async def _held(self) -> dict[str, list[str]]:
         store = self._stack.store
         return {process.id: [*await store.held(process.id)] for process in await store.processes()}
 
     async def _account(self) -> Account:
-        account = Account()
-        for user in self._users:
-            if not user.session_id:
-                continue
-            found = await check(self._stack.store, user, self._world.kills)
+        account, store = Account(), self._stack.store
+        users = {user.session_id: user for user in self._users if user.session_id}
+        known = await store.sessions()
+        for session_id in known:
+            user = users.get(session_id)
+            try:
+                if user is None:
+                    self._unheard += 1
+                    found = await check_unheard(store, session_id)
+                else:
+                    found = await check(store, user, self._world.kills)
+            except UnknownSession:
+                found = Account(problems=[] if user is None else ["there is no journal"])
             if not found.sound:
-                print(f"--- {user.session_id} ({user.over}), seed {self._seed}", file=sys.stderr)
-                print(*found.problems, sep="\n", file=sys.stderr)
-                await self._show(user)
-            found.problems = [f"{user.session_id}: {problem}" for problem in found.problems]
+                ended = user.over if user is not None else "unheard"
+                print(
+                    f"--- {session_id} ({ended}), seed {self._seed}",
+                    *found.problems,
+                    sep="\n",
+                    file=sys.stderr,
+                )
+                await self._show(session_id)
             account.add(found)
+        if missing := users.keys() - set(known):
+            self._complaints.append(f"not in the directory: {missing}")
         return account
 
-    async def _show(self, user: User) -> None:
+    async def _show(self, session_id: str) -> None:
         """Keep the journal of a session that something is wrong with, as the replay tools show it."""
-        shown = self._folder / f"{user.session_id}.txt"
+        shown = self._folder / f"{session_id}.txt"
         if len([*self._folder.glob("*.txt")]) < SHOWN:
             url = self._stack.store_url
-            _, text = await run_duplex("replay", "show", user.session_id, "--events", "--redis", url)
+            _, text = await run_duplex("replay", "show", session_id, "--events", "--redis", url)
             shown.write_text(text)
             print(f"its journal: {shown}", file=sys.stderr)
 
@@ -193,6 +219,7 @@ class Run:
             seed=self._seed,
             seconds=round(seconds, 1),
             sessions=sum(ended.values()),
+            unheard=self._unheard,
             ended=ended,
             faults=dict(world.faults),
             phases=dict(world.phases),

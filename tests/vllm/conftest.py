@@ -56,9 +56,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> CausalLmSettings:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def engine(settings: CausalLmSettings) -> AsyncIterator[Engine]:
-    """
-    The one engine of most tests, without prefix caching: what is computed is computed from the tokens alone.
-    """
+    """The one engine of most tests, without prefix caching: all is computed from the tokens alone."""
     loaded = await Engine.start(settings)
     try:
         yield loaded

@@ -115,9 +115,7 @@ class StopsAt(ModelPlugin):
 
 
 class Break(NamedTuple):
-    """
-    How the first worker's service ends: at which unit, and whether before the model works on it or after.
-    """
+    """How the first worker's service ends: at which unit, before the model works on it or after."""
 
     unit: int
     within: bool
@@ -154,22 +152,16 @@ def session_id(number: int = 0) -> str:
 
 
 class Settled(Client):
-    """
-    A client that waits for each owner to begin before it goes on: so the same entries come in the same order.
-    """
+    """A client that waits for each owner to begin: so the same entries come in the same order."""
 
     async def open(self, worker_id: str | None = "worker-a", *, limits: Limits | None = None) -> None:
-        """
-        Opens the session, and waits for its first owner, if there is one.
-        """
+        """Opens the session, and waits for its first owner, if there is one."""
         await super().open(worker_id, limits=limits)
         if worker_id is not None:
             await self.until(lambda state: state.worker.serving)
 
     async def assign(self, worker_id: str) -> None:
-        """
-        Assigns a worker, and waits for it, unless the session is not open yet.
-        """
+        """Assigns a worker, and waits for it, unless the session is not open yet."""
         await super().assign(worker_id)
         if self.state.attachment.generation:
             generation = self.state.worker.generation + 1

@@ -23,16 +23,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_session_beyond_the_kv_budget_is_refused(settings: CausalLmSettings, engine: Engine) -> None:
-    """
-    With room for two windows the third client gets a retryable refusal, and no session is created for it.
-    """
+    """With room for two windows the third client gets a retryable refusal before any session."""
     budget = engine.kv_budget
     window_tokens = (budget.blocks - 1) // 2 * budget.block_tokens
     roomy = replace(frames_settings(settings), window_tokens=window_tokens)
     plugin = SharedFrames(roomy, Engine(engine._backend, roomy))
     async with AsyncExitStack() as stack:
         world = World(MemoryServer(), stack)
-        site = await world.site(fast())
         store = await world.store()
         worker = Worker(store, plugin, WorkerSettings(worker_id="worker-a", heartbeat_s=0.05, capacity=64))
         serving = asyncio.create_task(worker.run())
@@ -42,6 +39,7 @@ async def test_session_beyond_the_kv_budget_is_refused(settings: CausalLmSetting
         advertised = decode_advertisement(infos[0])
         assert advertised is not None
         assert 2 == advertised.capacity
+        site = await world.site(fast())
         for _ in range(2):
             client = await site.client()
             first = await client.next()

@@ -29,9 +29,7 @@ class Chat(Settled):
     """A client that types, and waits for each answer."""
 
     async def ask(self, text: str, options: cmd.ResponseOptions | None = None, *, wait: bool = True) -> None:
-        """
-        Puts a question and asks for an answer, at a time of its own so that ids are the same in every run.
-        """
+        """Puts a question and asks for an answer, at a time of its own: ids are the same in every run."""
         for command in (
             cmd.CreateItem(Item("", role=Role.USER, parts=(Part("input_text", text=text),))),
             cmd.CreateResponse(options or cmd.ResponseOptions()),
@@ -159,9 +157,7 @@ async def test_cancelled_answer_stands_in_the_context_as_it_was_told(
 async def test_long_conversation_loses_its_oldest_turns(
     monkeypatch: pytest.MonkeyPatch, plugin: CausalLmPlugin, engine: Engine
 ) -> None:
-    """
-    A conversation beyond the window goes on: instructions and the newest turns stay, and rarely is it cut.
-    """
+    """A conversation beyond the window goes on: instructions and newest turns stay; rarely is it cut."""
     async with chat(monkeypatch, plugin, instructions="Be brief.") as talk:
         for number in range(12):
             await talk.ask(f"Number {number}, and a question that is somewhat long, is it not?")

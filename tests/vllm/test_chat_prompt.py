@@ -58,9 +58,7 @@ def built(
     limit: int = 1_000,
     has_template: bool = True,
 ) -> tuple[str, str | None, ContextTokens]:
-    """
-    Gives a prompt as text with its ends marked, where the conversation begins, and the context that it makes.
-    """
+    """Gives a prompt as text with its ends marked, where it begins, and the context that it makes."""
     tokenizer = Utf8Tokenizer(has_template=has_template)
     prompts = ChatPrompt(tokenizer, [END])
     prompt = prompts.build(instructions, history, held or ContextTokens(), limit=limit)
@@ -149,9 +147,7 @@ def test_items_without_words_are_left_out() -> None:
 
 
 def test_long_conversation_is_cut_to_half_and_stays_cut() -> None:
-    """
-    Beyond the limit whole turns go, oldest first, down to half; the next prompt begins where this one did.
-    """
+    """Beyond the limit whole turns go, oldest first, down to half; the next prompt begins there too."""
     history = [
         item(f"item_{number}", Role.ASSISTANT if number % 2 else Role.USER, f"{number:02}" * 5)
         for number in range(21)

@@ -107,9 +107,7 @@ async def second_doomed(settings: CausalLmSettings) -> AsyncIterator[tuple[Engin
 async def test_sessions_leave_a_dead_engine(
     settings: CausalLmSettings, engine: Engine, second_doomed: tuple[Engine, set[int]]
 ) -> None:
-    """
-    Killed under load, an engine takes its worker along; every session goes on in another one, token by token.
-    """
+    """Killed under load, an engine takes its worker along; its sessions go on in another one."""
     doomed_engine, processes = second_doomed
     voices = [loudnesses(30, seed=number) for number in range(4)]
     alive = SharedFrames(frames_settings(settings), engine)
@@ -141,9 +139,7 @@ async def test_sessions_leave_a_dead_engine(
 async def test_dead_engine_ends_every_stream_at_once(
     monkeypatch: pytest.MonkeyPatch, settings: CausalLmSettings, doomed: tuple[Engine, set[int]]
 ) -> None:
-    """
-    Killed, the engine gives `EngineDied` to waiting and idle streams and to new ones; sessions are given up.
-    """
+    """Killed, the engine gives `EngineDied` to all streams, new ones too; sessions are given up."""
     engine, processes = doomed
     idle = [engine.open("idle", CONTEXT) for _ in range(3)]
     for stream in idle:

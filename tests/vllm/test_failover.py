@@ -1,6 +1,4 @@
-"""
-A conversation of forty units whose worker changes after every single one is the conversation of one worker.
-"""
+"""A conversation whose worker changes after every single unit is the conversation of one worker."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ LEAST_UNITS = 40
 
 
 class OneUnit(ModelSession):
-    """
-    A session that works on one unit, and on the next only when somebody else owns the session: too late.
-    """
+    """A session that works on one unit, and on the next only when somebody else owns it: too late."""
 
     def __init__(self, session: ModelSession, over: asyncio.Event) -> None:
         self._session = session
@@ -105,9 +101,7 @@ async def disturbed(plugins: tuple[OneUnitPlugin, OneUnitPlugin], temperature: f
 
 
 def told(talk: Chat) -> list[wire.ServerEvent]:
-    """
-    Gives what clients were told. Ids are made of times, and the client's clock is the same in both runs.
-    """
+    """Gives what clients were told. Ids are made of times, which are the same in both runs."""
     return [event for event, _ in talk.outbound]
 
 

@@ -211,7 +211,7 @@ async def stir(talk: Talk, dice: random.Random, *, typed: bool) -> None:
             case 3:
                 await talk.command(cmd.ClearOutput())
             case _ if typed:
-                await talk.command(cmd.CreateResponse(cmd.ResponseOptions(max_output_tokens=12)))
+                await talk.command(cmd.CreateResponse())
             case _:
                 await talk.hear(pcm)
         # A moment that is random by design: anything from not begun to long done.
@@ -235,7 +235,8 @@ async def test_storm_through_the_worker_leaves_nothing(
 
         async def one(number: int) -> None:
             async with gate:
-                await stir(new_talk(scene, store, plugin, number), dice, typed=model == "causal_lm")
+                talk = new_talk(scene, store, plugin, number, max_output_tokens=12)
+                await stir(talk, dice, typed=model == "causal_lm")
 
         await asyncio.gather(*(one(number) for number in range(200)))
         async with asyncio.timeout(20):

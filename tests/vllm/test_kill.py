@@ -97,9 +97,7 @@ async def undisturbed(plugin: ModelPlugin, voices: list[list[Pcm]]) -> list[list
 async def test_killed_at_a_border_and_within_a_unit(
     settings: CausalLmSettings, engine: Engine, tmp_path: Path
 ) -> None:
-    """
-    One kill ends a session between two units and another one within a unit; both go on in the other process.
-    """
+    """One kill ends one session between two units, and one within a unit; both go on elsewhere."""
     held = tmp_path / "held"
     voices = [loudnesses(UNITS, seed=number) for number in range(2)]
     options = {
