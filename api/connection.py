@@ -215,7 +215,9 @@ class Connection:
                     await self._detach(verdict)
                 if self._joined:
                     self._attachment.digest(self._outbox.live.fold, 1)
-                await self._attachment.release()
+                await self._attachment.flush()
+                if not self._hold_is_shared:
+                    await self._attachment.release()
                 if self._joined:
                     await self._remember(verdict)
             except StoreUnavailable:
@@ -227,6 +229,17 @@ class Connection:
     def _joined(self) -> bool:
         """Whether the session is known to have been this connection's."""
         return self._outbox.state.attachment.attachment_id == self._attachment.attachment_id
+
+    @property
+    def _hold_is_shared(self) -> bool:
+        """
+        Whether another connection of this gateway claimed the same generation, won it and still has it.
+
+        Holds are named by generation, so the winner's is the same one, and the winner gives it up.
+        """
+        held, mine = self._outbox.state.attachment, self._attachment
+        is_here = held.attached and held.gateway == self._gateway.gateway_id
+        return not self._joined and is_here and held.generation == mine.generation
 
     async def _detach(self, verdict: Verdict | None) -> None:
         """Say that the client is gone. A generation is named, so it must be known to be this attachment's."""

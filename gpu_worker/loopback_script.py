@@ -139,7 +139,8 @@ def _parts(source: str, names: Sequence[str]) -> Iterator[str | ToolCall]:
         try:
             _, end = _json.raw_decode(source, found.end())
         except ValueError:
-            continue
+            # As models do it now and then: a call that nobody can make.
+            end = len(source)
         yield from _said(source[at : found.start()])
         yield ToolCall("", found[1], source[found.end() : end])
         at = end

@@ -188,6 +188,13 @@ class MessageClosed(Change, frozen=True):
     status: ItemStatus
 
 
+class CallMalformed(Change, frozen=True):
+    """The model wrote a call that nobody can make; it stands in no history."""
+
+    response_id: str
+    call: ToolCall
+
+
 class ToolCalled(Change, frozen=True):
     """The response calls a function."""
 
@@ -330,6 +337,7 @@ AnyChange: TypeAlias = (
     | Spoken
     | PartRendered
     | MessageClosed
+    | CallMalformed
     | ToolCalled
     | CallsDelayed
     | TurnEnded

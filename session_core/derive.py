@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec.structs import replace
 
 from session_core.audio import samples_to_ms
@@ -76,6 +77,18 @@ def message_id(response: Response) -> str:
     """The id of the response's next item; the first message's is `item_` + response id, as clients expect."""
     index = len(response.outputs)
     return f"item_{response.response_id}_{index}" if index else f"item_{response.response_id}"
+
+
+def is_well_formed(call: ToolCall) -> bool:
+    """Tell whether an application can make the call: it has a name, and its arguments are a JSON object."""
+    try:
+        _arguments.decode(call.arguments)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return bool(call.name)
+
+
+_arguments = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def call_item(response: Response, call: ToolCall, item_id: str | None = None) -> Item:

@@ -335,6 +335,14 @@ def _message_closed(state: State, change: ch.MessageClosed) -> State:
     )
 
 
+def _call_malformed(state: State, change: ch.CallMalformed) -> State:
+    """One that waited for audio waits no more."""
+    response = state.response
+    if response is None or change.call not in response.calls:
+        return state
+    return replace(state, response=replace(response, calls=response.calls[1:]))
+
+
 def _tool_called(state: State, change: ch.ToolCalled) -> State:
     response = _active(state)
     item = call_item(response, change.call)
@@ -468,6 +476,7 @@ _EVOLVE: dict[type[ch.Change], Callable[[State, Any], State]] = {
     ch.Spoken: _spoken,
     ch.PartRendered: _part_rendered,
     ch.MessageClosed: _message_closed,
+    ch.CallMalformed: _call_malformed,
     ch.ToolCalled: _tool_called,
     ch.CallsDelayed: _calls_delayed,
     ch.TurnEnded: _turn_ended,

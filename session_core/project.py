@@ -352,6 +352,15 @@ def _closed(response: Response, view: wire.ItemView) -> list[wire.ServerEvent]:
     ]
 
 
+def _call_malformed(before: State, change: ch.CallMalformed, after: State) -> Events:
+    call = change.call
+    return (
+        wire.MalformedCall(
+            response_id=change.response_id, call_id=call.call_id, name=call.name, arguments=call.arguments
+        ),
+    )
+
+
 def _tool_called(before: State, change: ch.ToolCalled, after: State) -> Events:
     response = _active(before)
     item = call_item(response, change.call)
@@ -513,6 +522,7 @@ _PROJECT: dict[type[ch.Change], Callable[[State, Any, State], Events]] = {
     ch.Spoken: _spoken,
     ch.PartRendered: _part_rendered,
     ch.MessageClosed: _message_closed,
+    ch.CallMalformed: _call_malformed,
     ch.ToolCalled: _tool_called,
     ch.CallsDelayed: _silent,
     ch.TurnEnded: _silent,

@@ -629,6 +629,17 @@ class CallArgumentsDone(ServerEvent, tag="response.function_call_arguments.done"
     arguments: str
 
 
+class MalformedCall(ServerEvent, tag="duplex.function_call.done", frozen=True, kw_only=True):
+    """The model wrote a call that cannot be made, as it wrote it; no item and no other event tells of it."""
+
+    tier: ClassVar[int] = 3
+    status: Literal["malformed"] = "malformed"
+    response_id: str
+    call_id: str
+    name: str
+    arguments: str
+
+
 class RateLimitView(Struct, frozen=True, kw_only=True):
     """What is left of a rate limit."""
 

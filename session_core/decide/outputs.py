@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from session_core import changes as ch
@@ -10,7 +12,7 @@ from session_core import events as ev
 from session_core.config import Modality
 from session_core.decide.common import NOTHING, Changes, interrupt, new_response, rate_exhausted, refused
 from session_core.decide.inputs import long_overlap
-from session_core.derive import find_item, may_begin, message_id, received_samples
+from session_core.derive import find_item, is_well_formed, may_begin, message_id, received_samples
 from session_core.errors import BrokenInvariant, Cause
 from session_core.items import Item, ItemStatus, ItemType
 from session_core.state import Message, Response, State
@@ -137,7 +139,7 @@ def _said(state: State, response: Response, body: ev.ModelUnitCompleted) -> Chan
         return (*out, *delayed, *((ch.TurnEnded(),) if ends_turn else NOTHING))
     if is_open and (body.calls or ends_turn):
         out.append(ch.MessageClosed(ItemStatus.COMPLETED))
-    out.extend(ch.ToolCalled(call) for call in body.calls)
+    out.extend(_called(response, body.calls))
     if ends_turn:
         out.append(ch.ResponseEnded("completed"))
     return out
@@ -169,8 +171,16 @@ def output_rendered(state: State, body: ev.OutputRendered) -> Changes:
     if not is_whole or not (response.calls or response.turn_ended):
         return (rendered,)
     ended = (ch.ResponseEnded("completed"),) if response.turn_ended else NOTHING
-    called = [ch.ToolCalled(call) for call in response.calls]
+    called = _called(response, response.calls)
     return (rendered, ch.MessageClosed(ItemStatus.COMPLETED), *called, *ended)
+
+
+def _called(response: Response, calls: Sequence[ev.ToolCall]) -> Changes:
+    """Calls in their order; one without a name, or with arguments that are no JSON object, is not made."""
+    return [
+        ch.ToolCalled(call) if is_well_formed(call) else ch.CallMalformed(response.response_id, call)
+        for call in calls
+    ]
 
 
 def side_output(state: State, body: ev.SideOutput) -> Changes:
@@ -184,7 +194,9 @@ def side_output(state: State, body: ev.SideOutput) -> Changes:
         out.append(ch.SideSpoken(body.response_id, body.text, audio, body.tokens))
     if body.last:
         status = "failed" if body.failed else "completed"
-        out.append(ch.SideEnded(body.response_id, status, calls=body.calls))
+        calls = tuple(call for call in body.calls if is_well_formed(call))
+        out.extend(ch.CallMalformed(body.response_id, call) for call in body.calls if call not in calls)
+        out.append(ch.SideEnded(body.response_id, status, calls=calls))
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
@@ -146,6 +147,27 @@ async def test_two_clients_with_one_token(world: World) -> None:
         assert ["error", "session.resumed"] == kinds
         refused = next(answer for answer in answers if answer["type"] == "error")
         assert "session_resume_conflict" == refused["error"]["code"]
+
+
+async def test_the_loser_leaves_the_winners_hold(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two claims of one generation through one gateway share a hold; it stays as long as the winner."""
+    await world.worker()
+    site = await world.site()
+    client, session_id, token = await opened(site)
+    await client.connection.close()
+    store, both = site.gateway.store, asyncio.Barrier(2)
+    hold = store.hold
+
+    async def together(process_id: str, member: str, capacity: int | None) -> bool:
+        await both.wait()
+        return await hold(process_id, member, capacity)
+
+    monkeypatch.setattr(store, "hold", together)
+    pair = [await resuming(site, session_id, token, 1) for _ in range(2)]
+    answers = [await one.next() for one in pair]
+    assert ["error", "session.resumed"] == sorted(answer["type"] for answer in answers)
+    await until(lambda: site.gateway.stats.websockets == 1)
+    assert [slot_member(session_id, 2)] == [*await store.held(site.gateway.gateway_id)]
 
 
 @pytest.mark.parametrize(

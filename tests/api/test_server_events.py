@@ -159,6 +159,7 @@ EVENTS: list[tuple[wire.ServerEvent, str | None]] = [
         wire.CallArgumentsDone(**PLACE, output_index=1, call_id="c", name="f", arguments="{}"),
         "response.function_call_arguments.done",
     ),
+    (wire.MalformedCall(response_id="r", call_id="c", name="f", arguments="{"), None),
     (
         wire.RateLimitsUpdated(
             rate_limits=(wire.RateLimitView(name="requests", limit=2, remaining=1, reset_seconds=0.5),)

@@ -132,7 +132,7 @@ class Line:
             return False
         return True
 
-    async def hear(self) -> Heard:
+    async def hear(self, patience_s: float = PATIENCE_S) -> Heard:
         """
         Read the next event.
 
@@ -141,7 +141,7 @@ class Line:
         """
         assert self._socket is not None
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(patience_s):
                 frame = await self._socket.recv(decode=False)
         except ConnectionClosed as closed:
             self.close_code = closed.rcvd.code if closed.rcvd is not None else None

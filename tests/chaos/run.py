@@ -1,7 +1,7 @@
 """
 The chaos suite: real processes, real sockets, many sessions, and whatever may break does, at random moments.
 
-    python -m tests.chaos.run [--minutes 3] [--sessions 16] [--seed N]
+    python -m tests.chaos.run [--minutes 3] [--sessions 24] [--seed N]
 
 Afterwards each session's events as they came over every connection, and everything that its client said, are
 compared with the session's journal. Prints one line of JSON: a `Summary`. Exit code 1 if anything is wrong;
@@ -72,6 +72,7 @@ class Summary(Struct, kw_only=True):
     errors: dict[str, int]
     events: int
     input_bytes: int
+    verified: int
     late_entries: int
     resume_ms: dict[str, float]
     failover_ms: dict[str, float]
@@ -226,6 +227,7 @@ class Run:
             errors=dict(world.errors),
             events=account.events,
             input_bytes=account.input_bytes,
+            verified=account.verified,
             late_entries=account.late,
             resume_ms=_percentiles(world.resumes_ms),
             failover_ms=_percentiles(account.failovers_ms),
@@ -265,7 +267,7 @@ def main() -> int:
     """Run once; gives the exit code."""
     parser = argparse.ArgumentParser(description="Break everything, and account for every event.")
     parser.add_argument("--minutes", type=float, default=3.0, help="how long things break")
-    parser.add_argument("--sessions", type=int, default=16, help="at a time")
+    parser.add_argument("--sessions", type=int, default=24, help="at a time")
     parser.add_argument("--seed", type=int, default=None)
     given = parser.parse_args()
     seed = random.randrange(1 << 32) if given.seed is None else given.seed

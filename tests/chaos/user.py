@@ -22,6 +22,8 @@ from tests.integration.caller import RATE_HZ
 
 RETRY_S = 0.2
 TOKENS_KEPT = 4
+ANSWER_S = 4.0
+"""How long a gateway may take to answer a resume before another one is asked."""
 TWINS = 0.1
 """Share of resumes that two clients with one token try at once."""
 VAD = 0.3
@@ -220,7 +222,7 @@ class User:
                 await asyncio.sleep(self.rng.uniform(0, 0.05))
                 line.drop()
                 return line, None
-            answer = await line.hear()
+            answer = await line.hear(ANSWER_S)
         except LineLost:
             return line, None
         if answer.type == "session.resumed":

@@ -238,6 +238,19 @@ async def test_case_29_speech_interrupts(client: Recorder, way: Way) -> None:
     assert [event["item_id"] for event in starts] == [event["item_id"] for event in stops]
 
 
+@pytest.mark.duplex_way
+@pytest.mark.covers("duplex.function_call.done")
+async def test_a_malformed_call_is_told_and_not_made(client: Recorder) -> None:
+    """What the model wrote and nobody can call reaches a duplex client as it is, and no history."""
+    await opened(client, "duplex", tools=[WEATHER])
+    await client.write('call get_weather {"place": ')
+    await client.send("response.create")
+    told = await client.get("duplex.function_call.done")
+    await client.get("response.done")
+    assert ("get_weather", "malformed") == (told["name"], told["status"])
+    assert [] == client.of("response.function_call_arguments.done")
+
+
 @pytest.mark.covers("response.function_call_arguments.done", "response.output_item.done")
 async def test_case_33_text_call_text_then_cancel(client: Recorder) -> None:
     """

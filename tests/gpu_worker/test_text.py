@@ -266,7 +266,7 @@ def lines(text: str, **options: object) -> list[tuple[str, list[tuple[str, str]]
         ("call get_time {}", {}, [("", [("get_time", "{}")])]),
         ("please call get_time {} now", {}, [("", [("get_time", "{}")])]),
         ('call get_time {"a": "}"}', {}, [("", [("get_time", '{"a": "}"}')])]),
-        ("call get_time {broken", {}, [("[echo] call get_time {broken", [])]),
+        ("call get_time {broken", {}, [("", [("get_time", "{broken")])]),
         ("call nothing {}", {}, [("[echo] call nothing {}", [])]),
         ("call get_time {}", {"tool_choice": "none"}, [("[echo] call get_time {}", [])]),
         ("call get_time {}", {"tools": ()}, [("[echo] call get_time {}", [])]),

@@ -53,6 +53,49 @@ def test_a_call_is_told_whole() -> None:
     assert (ItemType.FUNCTION_CALL, ItemStatus.COMPLETED, None) == (item.item_type, item.status, item.role)
 
 
+MALFORMED = [
+    ev.ToolCall("call_m", "f", "{broken"),
+    ev.ToolCall("call_m", "f", "[1]"),
+    ev.ToolCall("call_m", "", "{}"),
+    ev.ToolCall("call_m", "f", "[" * 5_000),
+]
+
+
+@pytest.mark.parametrize("call", MALFORMED, ids=["no JSON", "no object", "no name", "too deep"])
+def test_a_malformed_call_is_told_to_duplex_clients_alone(call: ev.ToolCall) -> None:
+    """It stands as the model wrote it in one event, makes no item, and the calls beside it are made."""
+    session = Scenario.live(config=AUTO)
+    events = session.speaks(audio=b"", calls=(call, F), last=True)
+
+    told = one(events, wire.MalformedCall)
+    assert (call.call_id, call.name, call.arguments) == (told.call_id, told.name, told.arguments)
+    assert (3, "malformed") == (told.tier, told.status)
+    assert [ItemType.FUNCTION_CALL] == [item.item_type for item in session.state.history]
+
+
+def test_a_malformed_call_waits_for_the_audio_before_it() -> None:
+    """Delayed calls are judged when their turn has come."""
+    session = Scenario.live(config=AUTO)
+    session.speaks("One moment.", None, calls=(MALFORMED[0], F), last=True)
+    events = session.worker(ev.OutputRendered(0, 0, 0, bytes(480), True))
+
+    assert [MALFORMED[0].arguments] == [
+        event.arguments for event in events if isinstance(event, wire.MalformedCall)
+    ]
+    assert session.state.response is None
+
+
+def test_a_malformed_call_outside_the_conversation() -> None:
+    """The response ends with the calls that can be made."""
+    session = Scenario.live()
+    session.client(cmd.CreateResponse(cmd.ResponseOptions(outside=True)))
+    [response] = session.state.side
+    events = session.worker(ev.SideOutput(response.response_id, calls=(MALFORMED[0], F)))
+
+    assert response.response_id == one(events, wire.MalformedCall).response_id
+    assert [("function_call", "completed")] == outline(one(events, wire.ResponseDone).response)
+
+
 def test_calls_close_the_message_before_them() -> None:
     """One unit says a text and calls a function: the text is over before the call."""
     session = Scenario.live(config=AUTO)

@@ -23,6 +23,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 WINDOW_TOKENS = 512
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Lets vLLM leave its sockets' context to the garbage collector, which finds it after the last test."""
+    config.addinivalue_line("filterwarnings", "ignore:Unclosed context:ResourceWarning")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips what needs vLLM where there is none, and lets vLLM's own warnings be."""
     missing = find_spec("vllm") is None
