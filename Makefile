@@ -57,8 +57,9 @@ fmt: setup ## format, and mend what the linter can mend
 types: setup ## types only
 	@$(BIN)/mypy
 
-bench: setup ## the load generator on a service of its own
-	@$(BIN)/python -m duplex bench $(ARGS)
+bench: setup ## fold, round trip and barge-in, each beside something to compare with (ARGS=--quick)
+	@$(BIN)/python -m duplex bench load $(ARGS)
+	@$(BIN)/python -m duplex bench barge_in
 
 lock: ## resolve pyproject.toml into the lock files (ARGS=--upgrade moves versions)
 	@scripts/lock $(ARGS)
