@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 import msgspec
 
 from .keys import value_of
 from .settings import STORE_FLAGS, add_flags, from_arguments, known_settings
 
-_SECRET = frozenset({"gateway.api_keys"})
+_SECRET = frozenset({"gateway.api_keys", "gateway.client_secret_key"})
+_PASSWORD = re.compile(r"(?<=://)([^/@]*:)[^/@]*(?=@)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,4 +31,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _shown(key: str, settings: msgspec.Struct) -> str:
     value = value_of(settings, key)
-    return '["..."]' if key in _SECRET and value else msgspec.json.encode(value).decode()
+    if key in _SECRET and value:
+        return '"..."' if isinstance(value, str) else '["..."]'
+    return _PASSWORD.sub(r"\1...", msgspec.json.encode(value).decode())

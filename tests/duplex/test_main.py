@@ -55,6 +55,19 @@ def test_bench_passes_everything_on(
     assert "duplex: no benchmark 'what'; here are: fold, load\n" == output.err
 
 
+def test_config_shows_no_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    """Keys and passwords are known to be set, and not known."""
+    given = ("gateway.client_secret_key=sesame", 'gateway.api_keys=["sesame"]')
+    code = main(
+        ["config", "--redis", "redis://me:sesame@host:1/0", *(x for one in given for x in ("--set", one))]
+    )
+    shown = capsys.readouterr().out
+
+    assert 0 == code
+    assert "sesame" not in shown
+    assert "redis://me:...@host:1/0" in shown
+
+
 def test_config_shows_values_and_origins(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
