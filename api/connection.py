@@ -308,7 +308,7 @@ class Connection:
                 self._attachment.append(command)
             case cmd.ConfirmAttachment():
                 self._confirm()
-            case cmd.AckPlayback():
+            case cmd.AckPlayback(truncate=False):
                 self._acks.offer(command)
             case cmd.Heartbeat():
                 self._heartbeats.offer(command)

@@ -147,12 +147,17 @@ class SignalTurn(Command, tag="ts1", frozen=True):
 
 
 class AckPlayback(Command, tag="pa1", frozen=True):
-    """The client played the response's audio up to `played_ms` (cumulative)."""
+    """
+    The client played the response's audio up to `played_ms` (cumulative).
+
+    `truncate`: and will play no more of it; the item ends there.
+    """
 
     played_ms: int
     committed_ms: int | None = None
     response_id: str | None = None
     event_id: str | None = None
+    truncate: bool = False
 
 
 class Heartbeat(Command, tag="hb1", frozen=True):

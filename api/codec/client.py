@@ -200,6 +200,7 @@ class PlaybackAck(ClientEvent, tag="playback.ack", frozen=True, kw_only=True):
     committed_ms: Duration | None = None
     response_id: Id | None = None
     item_id: Id | None = None
+    truncate: bool = False
 
 
 class PlaybackAckAlias(PlaybackAck, tag="audio.playback_ack", frozen=True, kw_only=True):

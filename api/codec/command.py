@@ -75,7 +75,7 @@ def _playback(event: client.PlaybackAck, context: CodecContext) -> cmd.AnyComman
         # An assistant item is named after its response.
         response_id = event.item_id.removeprefix("item_")
     committed_ms = None if event.committed_ms is None else int(event.committed_ms)
-    return cmd.AckPlayback(int(event.played_ms), committed_ms, response_id, event.event_id)
+    return cmd.AckPlayback(int(event.played_ms), committed_ms, response_id, event.event_id, event.truncate)
 
 
 # --- input --------------------------------------------------------------------------------------------------

@@ -214,4 +214,8 @@ def ack_playback(state: State, body: cmd.AckPlayback) -> Changes:
         return NOTHING
     played = max(ledger.played_ms, min(body.played_ms - ledger.earlier_ms, ledger.sent_ms))
     committed = played if body.committed_ms is None else min(body.committed_ms - ledger.earlier_ms, played)
-    return (ch.PlaybackMoved(played, max(ledger.committed_ms, committed)),)
+    moved = ch.PlaybackMoved(played, max(ledger.committed_ms, committed))
+    if not body.truncate or find_item(state, ledger.item_id) is None:
+        return (moved,)
+    heard = played * ledger.output_format.sample_rate_hz // 1000
+    return (moved, ch.ItemTruncated(ledger.item_id, 0, played, heard))

@@ -168,6 +168,7 @@ COMMANDS: list[tuple[dict[str, Any], cmd.AnyCommand]] = [
     ),
     ({"type": "playback.ack", "played_ms": 10.7, "response_id": "r"}, cmd.AckPlayback(10, None, "r")),
     ({"type": "audio.playback_ack", "played_ms": 10, "committed_ms": 5}, cmd.AckPlayback(10, 5)),
+    ({"type": "playback.ack", "played_ms": 10, "truncate": True}, cmd.AckPlayback(10, truncate=True)),
     ({"type": "playback.ack", "played_ms": 1, "item_id": "item_resp_1"}, cmd.AckPlayback(1, None, "resp_1")),
 ]
 

@@ -207,6 +207,22 @@ def test_a_cut_comes_before_all_acks() -> None:
     assert "abcde" == heard(session)
 
 
+def test_an_ack_may_be_the_last() -> None:
+    """With `truncate` the client plays no more: the item ends there, and later acks leave it alone."""
+    session = told()
+    session.client(cmd.CancelResponse())
+    events = session.client(cmd.AckPlayback(250, truncate=True))
+
+    assert ["playback.acknowledged", "conversation.item.truncated"] == types(events)
+    assert 250 == one(events, wire.ItemTruncated).audio_end_ms
+    assert "abcd" == heard(session)
+    session.client(cmd.AckPlayback(400))
+    assert "abcd" == heard(session)
+
+    session.client(cmd.DeleteItem(session.state.playback.item_id))
+    assert ["playback.acknowledged"] == types(session.client(cmd.AckPlayback(400, truncate=True)))
+
+
 def test_a_cut_comes_after_the_heard_point_is_fixed() -> None:
     """Up to all that was sent, though the model went on from less."""
     session = told()
