@@ -118,7 +118,11 @@ class ContextLedger:
         if self._units.maxlen:
             # Contexts are built of tokens and codes; the audio would be most of the window's memory.
             self._units.append(UnitRecord(replace(unit, audio=None), change.muted))
-        self._consume(unit.first_sample + unit.input_samples)
+        end = unit.first_sample + unit.input_samples
+        if self._holes and unit.first_sample <= self._holes[-1][0] < end:
+            # The unit was being worked on when the input was dropped: what it took, it heard.
+            self._holes[-1] = (end, max(end, self._holes[-1][1]))
+        self._consume(end)
 
     def _consume(self, upto: int) -> None:
         self._consumed = max(self._consumed, upto)

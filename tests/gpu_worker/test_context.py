@@ -95,6 +95,21 @@ def test_dropped_input_is_silence_in_the_context_and_no_unit_gets_it() -> None:
     assert expected.tobytes() == pcm.tobytes()
 
 
+def test_a_unit_in_work_keeps_what_it_took_when_the_input_is_dropped() -> None:
+    """The clear comes between a unit's beginning and its end: the hole begins where the unit ended."""
+    journal = opened()
+    taken, dropped = audio(UNIT, 1), audio(700, 2)
+    journal.append(OPENED_MS, cmd.AppendAudio(taken + dropped), Role.CLIENT)
+    journal.append(OPENED_MS, cmd.ClearInput(), Role.CLIENT)
+    unit = ev.ModelUnitCompleted(0, 0, 0, UNIT, 0, ev.Decision.LISTEN)
+    journal.append(OPENED_MS, unit, Role.WORKER)
+    journal.append(
+        OPENED_MS, ev.ModelUnitCompleted(1, 0, UNIT + 700, 0, UNIT, ev.Decision.LISTEN), Role.WORKER
+    )
+    pcm = journal.ledger.context(journal.state).pcm
+    assert np.concatenate((decode(taken, "pcm16"), np.zeros(700, np.float32))).tobytes() == pcm.tobytes()
+
+
 def test_the_window_holds_units_without_their_audio() -> None:
     """A context has the last units of the window, muted ones too, and none of their audio."""
     journal = opened()
