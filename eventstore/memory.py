@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -286,20 +285,12 @@ class MemoryEventStore(EventStore):
         self._check_process(process_id)
         return dict(self.server.slots.get(process_id, {}))
 
-    async def watch_holds(self, process_id: str) -> AsyncGenerator[dict[str, int], None]:
+    def _listen(self, process_id: str, fire: Callable[[], None]) -> None:
         process_keys(process_id)
-        changed = asyncio.Event()
-        self._transport.listen(process_id, changed.set)
-        try:
-            while True:
-                changed.clear()
-                with suppress(StoreUnavailable):
-                    yield await self.held(process_id)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self.options.sweep_s):
-                        await changed.wait()
-        finally:
-            self._transport.unlisten(process_id, changed.set)
+        self._transport.listen(process_id, fire)
+
+    def _unlisten(self, process_id: str, fire: Callable[[], None]) -> None:
+        self._transport.unlisten(process_id, fire)
 
     def now_ms(self) -> int:
         self._now_ms = max(self._now_ms, self.server.clock_ms())

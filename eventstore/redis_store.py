@@ -13,9 +13,7 @@ Followers see an entry before it is acknowledged, so where they act on it (a gat
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 from redis.asyncio import ConnectionPool, Redis
@@ -382,20 +380,11 @@ class RedisEventStore(EventStore):
             member.decode(): int(taken_ms) for member, taken_ms in zip(pairs[0::2], pairs[1::2], strict=True)
         }
 
-    async def watch_holds(self, process_id: str) -> AsyncGenerator[dict[str, int], None]:
-        channel = process_keys(process_id).hint
-        changed = asyncio.Event()
-        self._hints.listen(channel, changed.set)
-        try:
-            while True:
-                changed.clear()
-                with suppress(StoreUnavailable):
-                    yield await self.held(process_id)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self.options.sweep_s):
-                        await changed.wait()
-        finally:
-            self._hints.unlisten(channel, changed.set)
+    def _listen(self, process_id: str, fire: Callable[[], None]) -> None:
+        self._hints.listen(process_keys(process_id).hint, fire)
+
+    def _unlisten(self, process_id: str, fire: Callable[[], None]) -> None:
+        self._hints.unlisten(process_keys(process_id).hint, fire)
 
     def now_ms(self) -> int:
         return self._clock.now_ms()

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from .commit import AppendTransport, GroupCommitter, JournalWriter
+from .errors import StoreUnavailable
 from .follow import Follower, JournalReader, ReadTransport
 from .ids import START, EntryId, shard_of
 from .options import StoreOptions, StoreStats
@@ -187,13 +189,32 @@ class EventStore(ABC):
     async def held(self, process_id: str) -> dict[str, int]:
         """A process's slots: member -> store time in ms at which it was taken."""
 
-    @abstractmethod
-    def watch_holds(self, process_id: str) -> AsyncGenerator[dict[str, int], None]:
+    async def watch_holds(self, process_id: str) -> AsyncGenerator[dict[str, int], None]:
         """
         Yield a process's slots at once, then after every change and at least once a second.
 
         While the store does not answer it yields nothing. Close it when done.
         """
+        changed = asyncio.Event()
+        self._listen(process_id, changed.set)
+        try:
+            while True:
+                changed.clear()
+                with suppress(StoreUnavailable):
+                    yield await self.held(process_id)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self.options.sweep_s):
+                        await changed.wait()
+        finally:
+            self._unlisten(process_id, changed.set)
+
+    @abstractmethod
+    def _listen(self, process_id: str, fire: Callable[[], None]) -> None:
+        """Have `fire` called when a slot of the process was taken or freed; hints may be lost."""
+
+    @abstractmethod
+    def _unlisten(self, process_id: str, fire: Callable[[], None]) -> None:
+        """Undo `_listen`."""
 
     @abstractmethod
     def now_ms(self) -> int:
